@@ -88,7 +88,9 @@ func (s *semantics) fail(line int, name, why string) error {
 	return &InputError{s.file, "line " + strconv.Itoa(line) + ": " + name, why}
 }
 
-var classNames = map[string]Class{"missing": Missing, "unsupported": Unsupported, "refused": Refused, "local": Local, "async": Async, "sync": Sync, "hand": Hand}
+var classNames = map[string]Class{
+	"missing": Missing, "unsupported": Unsupported, "refused": Refused,
+	"local": Local, "async": Async, "sync": Sync, "hand": Hand}
 
 // String is the class as it is written in a .semantics file.
 func (c Class) String() string {
@@ -100,7 +102,9 @@ func (c Class) String() string {
 	return "class " + strconv.Itoa(int(c))
 }
 
-var dirNames = map[string]Dir{"value": Value, "in": In, "out": Out, "inout": InOut, "str": Str, "new": New, "ret": Ret, "null": Null, "opaque": Opaque}
+var dirNames = map[string]Dir{
+	"value": Value, "in": In, "out": Out, "inout": InOut, "str": Str,
+	"new": New, "ret": Ret, "null": Null, "opaque": Opaque}
 
 // String is the direction as it is written in a .semantics file.
 func (d Dir) String() string {
@@ -115,7 +119,8 @@ func (d Dir) String() string {
 var paramPattern = regexp.MustCompile(`^(\w+):([a-z]+)(?:\[(\*?\w+(?:-[12])?)\])?([?!]?)$`)
 
 func parseSemantics(file, text string) (*semantics, error) {
-	s := &semantics{file: file, reasons: map[string]*reason{}, pointers: map[string]Is{}, pointersUsed: map[string]bool{}, unknown: map[string]string{}, tokens: map[string]string{}, rows: map[string]row{}}
+	s := &semantics{file: file, reasons: map[string]*reason{}, pointers: map[string]Is{}, pointersUsed: map[string]bool{},
+		unknown: map[string]string{}, tokens: map[string]string{}, rows: map[string]row{}}
 	for i, line := range strings.Split(text, "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		f := strings.Fields(line)
@@ -173,7 +178,8 @@ func (s *semantics) parseLine(line int, f []string) error {
 		if len(f) < 4 || slices.ContainsFunc(s.parts, func(p part) bool { return p.Key == f[1] }) {
 			return fmt.Errorf("want: part KEY FUNCTION[,FUNCTION…] TEXT, each key once")
 		}
-		s.parts = append(s.parts, part{line, Part{Key: f[1], Funcs: strings.Split(f[2], ","), Text: strings.Join(f[3:], " ")}})
+		p := Part{Key: f[1], Funcs: strings.Split(f[2], ","), Text: strings.Join(f[3:], " ")}
+		s.parts = append(s.parts, part{line, p})
 		return nil
 	case "writes":
 		s.writes = append(s.writes, f)
@@ -362,7 +368,8 @@ func (s *semantics) checkKeys(b *binder) error {
 	return nil
 }
 
-// checkGroups refuses a group's prefix with which neither a function's name nor one of the operations in wire.spec begins.
+// checkGroups refuses a group's prefix with which neither a function's name nor one of the operations in wire.spec
+// begins.
 func (s *semantics) checkGroups(lib *Library, wire []WireStruct) error {
 	for _, g := range s.groups {
 		for _, prefix := range g.prefixes {

@@ -212,7 +212,8 @@ func machine() Machine {
 			}
 		}
 	}
-	if out, err := exec.Command("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").Output(); err == nil {
+	if out, err := exec.Command("nvidia-smi", "--query-gpu=name,driver_version",
+		"--format=csv,noheader").Output(); err == nil {
 		for line := range strings.Lines(string(out)) {
 			name, driver, _ := strings.Cut(strings.TrimSpace(line), ", ")
 			m.GPUs, m.Driver = append(m.GPUs, name), driver

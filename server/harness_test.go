@@ -137,7 +137,8 @@ func (s *testServer) logged(text string) {
 }
 
 func hello(kind string) *transport.Hello {
-	return &transport.Hello{Kind: kind, Version: "test", Digest: cuda.Digest, Program: "test", ClientBase: 1 << 36, ClientSlots: 1 << 12,
+	return &transport.Hello{
+		Kind: kind, Version: "test", Digest: cuda.Digest, Program: "test", ClientBase: 1 << 36, ClientSlots: 1 << 12,
 		ServerBase: 1 << 37, ServerSlots: 1 << 12}
 }
 
@@ -219,7 +220,8 @@ func (l *link) use(n uint64) {
 	if r, _, err := l.call(wire.OpPrimary, 0, wire.Bytes(&wire.Primary{Context: ctx})); r != 0 || err != nil {
 		l.t.Fatalf("primary context: %d %v", r, err)
 	}
-	r, b, err := l.call(cuda.OpCuMemAlloc_v2, ctx, binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), n))
+	r, b, err := l.call(
+		cuda.OpCuMemAlloc_v2, ctx, binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), n))
 	if r != 0 || err != nil || len(b) != 16 {
 		l.t.Fatalf("allocation: %d %v", r, err)
 	}

@@ -146,8 +146,9 @@ func AppendPreface(b, token []byte, h *Hello) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// ReadPreface reads exactly one preface from r. The token is compared in constant time before anything behind it is looked at; a nil
-// want accepts every token. Errors wrap [ErrVersion], [ErrToken], [ErrMalformed] or are those of r; [StatusOf] gives the answer to each.
+// ReadPreface reads exactly one preface from r. The token is compared in constant time before anything behind it is
+// looked at; a nil want accepts every token. Errors wrap [ErrVersion], [ErrToken], [ErrMalformed] or are those of r;
+// [StatusOf] gives the answer to each.
 func ReadPreface(r io.Reader, want []byte) (*Hello, error) {
 	p, err := readPreface(r, want)
 	if err != nil {

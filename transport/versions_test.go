@@ -123,7 +123,8 @@ func TestVersionRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = ReadWelcome(bytes.NewReader(b))
-	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "server (scuda 9.9) speaks versions 3 to 8, this client version 1") {
+	if !errors.Is(err, ErrVersion) ||
+		!strings.Contains(err.Error(), "server (scuda 9.9) speaks versions 3 to 8, this client version 1") {
 		t.Errorf("a newer server: %v", err)
 	}
 }

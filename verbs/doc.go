@@ -1,13 +1,13 @@
-// Package verbs is a binding of libibverbs, the Linux interface to RDMA hardware (InfiniBand, RoCE, and rxe, its emulation in
-// software). The library is opened when it is first needed, so a program that imports this package starts on machines without it;
-// [Devices] then returns an error that wraps [ErrUnavailable].
+// Package verbs is a binding of libibverbs, the Linux interface to RDMA hardware (InfiniBand, RoCE, and rxe, its
+// emulation in software). The library is opened when it is first needed, so a program that imports this package starts
+// on machines without it; [Devices] then returns an error that wraps [ErrUnavailable].
 //
 // # Objects
 //
-// A [Device] is opened by name. On it live a protection domain ([PD]), completion queues ([CQ]) and, in the domain, registered memory ([MR]),
-// memory windows ([MW]), shared receive queues ([SRQ]) and queue pairs ([QP]). What was made from something has to be closed before it;
-// Close says EBUSY otherwise. Two queue pairs are joined by exchanging their [Endpoint] over any other connection and calling
-// [QP.Connect] on both sides.
+// A [Device] is opened by name. On it live a protection domain ([PD]), completion queues ([CQ]) and, in the domain,
+// registered memory ([MR]), memory windows ([MW]), shared receive queues ([SRQ]) and queue pairs ([QP]). What was made
+// from something has to be closed before it; Close says EBUSY otherwise. Two queue pairs are joined by exchanging their
+// [Endpoint] over any other connection and calling [QP.Connect] on both sides.
 //
 // # Transfers
 //

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller lets a goroutine wait for one of the library's descriptors without holding a thread: it has a duplicate of the descriptor, which Go's own poller
-// watches.
+// poller lets a goroutine wait for one of the library's descriptors without holding a thread: it has a duplicate of the
+// descriptor, which Go's own poller watches.
 type poller struct {
 	file *os.File
 	raw  syscall.RawConn

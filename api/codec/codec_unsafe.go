@@ -39,8 +39,8 @@ type Reader struct {
 	err error
 }
 
-// Reset makes r read payload, which should be 8-byte aligned and lie outside of Go's heap when its pointers go to C code
-// that keeps them.
+// Reset makes r read payload, which should be 8-byte aligned and lie outside of Go's heap when its pointers go to C
+// code that keeps them.
 func (r *Reader) Reset(payload []byte) { *r = Reader{buf: payload} }
 
 // Err is the first error.

@@ -33,8 +33,9 @@ func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure the driver's calls here and over scuda",
-		Long: `Measure single calls of the CUDA driver over scuda and, where this machine has a GPU, natively, in turns, and what plain TCP connections
-between two processes do. Without a configured server a server of its own is started on the loopback interface. The figures are medians over the rounds.`,
+		Long: `Measure single calls of the CUDA driver over scuda and, where this machine has a GPU, natively, in turns,
+and what plain TCP connections between two processes do. Without a configured server a server of its own is started
+on the loopback interface. The figures are medians over the rounds.`,
 		Example: "  scuda bench\n  scuda bench --server gpu1:14833 --rounds 3 --json > result.json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -36,9 +36,10 @@ func newExporter() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exporter [flags]",
 		Short: "Measure the driver's calls on this machine for Prometheus",
-		Long: `Measure every call of the driver libraries on this machine, NVIDIA's and scuda's, by probes in the kernel, and give histograms of their length
-to Prometheus at /metrics. Programs are not changed and need not be restarted. Starts as root (or with CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN) and goes
-on without any capability once the probes are attached. Needs Linux 5.15, better 6.6 or newer. /healthz says whether the probes can be read.`,
+		Long: `Measure every call of the driver libraries on this machine, NVIDIA's and scuda's, by probes in the kernel,
+and give histograms of their length to Prometheus at /metrics. Programs are not changed and need not be restarted.
+Starts as root (or with CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN) and goes on without any capability once the probes
+are attached. Needs Linux 5.15, better 6.6 or newer. /healthz says whether the probes can be read.`,
 		Example: "  scuda exporter --listen 0.0.0.0:9835",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -35,9 +35,10 @@ func newPerfRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Measure and write a result",
-		Long: `Measure what a suite describes (docs/performance.md): single calls, copies of 4 B to 1 GiB, unified memory and many clients at once; natively
-where this machine has a GPU, over servers of its own on the loopback interface (TCP, and RDMA where there is a device), on the simulated GPU, and
-with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the result.
+		Long: `Measure what a suite describes (docs/performance.md): single calls, copies of 4 B to 1 GiB, unified memory
+and many clients at once; natively where this machine has a GPU, over servers of its own on the loopback interface
+(TCP, and RDMA where there is a device), on the simulated GPU, and with 0.1, 1 and 10 ms of delay. What cannot be
+measured here is listed in the result.
 
 Exit status: 0, or 1 when something failed that should have worked; the result is written all the same.`,
 		Example: "  scuda perf run --quick -o result.json\n  scuda perf report result.json --html report.html",
@@ -108,9 +109,10 @@ func newPerfCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two results",
-		Long: `Compare the results of two runs. A measure has changed if the Mann-Whitney test says so (p < 0.05), the 95 % bootstrap interval of the ratio
-excludes 1 and the medians differ by more than the threshold. What became slower or faster by no more than the machine itself (its multiplications, system
-calls, copies and TCP round trips, which are timed among the rest) is neither worse nor better: the verdict is "machine".
+		Long: `Compare the results of two runs. A measure has changed if the Mann-Whitney test says so (p < 0.05), the
+95 % bootstrap interval of the ratio excludes 1 and the medians differ by more than the threshold. What became slower
+or faster by no more than the machine itself (its multiplications, system calls, copies and TCP round trips, which
+are timed among the rest) is neither worse nor better: the verdict is "machine".
 
 Exit status: 0 nothing is worse, 1 something is worse or the results cannot be read.`,
 		Args: func(_ *cobra.Command, args []string) error {

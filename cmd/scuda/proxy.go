@@ -17,8 +17,8 @@ func newProxy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy [flags] HOST:PORT",
 		Short: "Make a server look far away",
-		Long: `Forward connections to a server and add to their round trips, without limiting how many bytes are on their way. Programs that use the printed
-address as their server run as they would over a longer link.`,
+		Long: `Forward connections to a server and add to their round trips, without limiting how many bytes are on their
+way. Programs that use the printed address as their server run as they would over a longer link.`,
 		Example: "  scuda bench proxy --round-trip 10ms 127.0.0.1:14833",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

@@ -37,8 +37,9 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say whether RDMA works here, over what, and what to do if not",
-		Long: `Look at everything that RDMA needs on this machine: library and kernel, devices and ports, limits, permission; and say which device, port and address paths
-to the server would use. Run it on the server's machine as well. It ends with status 1 where RDMA cannot be used.`,
+		Long: `Look at everything that RDMA needs on this machine: library and kernel, devices and ports, limits,
+permission; and say which device, port and address paths to the server would use. Run it on the server's machine as
+well. It ends with status 1 where RDMA cannot be used.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if address == "" {

@@ -24,8 +24,9 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARG...]",
 		Short: "Run a program on the server's GPU",
-		Long: `Run a program with scuda's libraries in place of the NVIDIA driver's. The program replaces scuda, so signals, the exit status and
-the terminal are its own. What is done is no more than setting LD_PRELOAD, LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
+		Long: `Run a program with scuda's libraries in place of the NVIDIA driver's. The program replaces scuda, so
+signals, the exit status and the terminal are its own. What is done is no more than setting LD_PRELOAD,
+LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 
 ` + exitHelp,
 		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi",

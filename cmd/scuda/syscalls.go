@@ -25,9 +25,10 @@ func newSyscalls() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "syscalls [flags] -- PROGRAM [ARG...]",
 		Short: "Count the reads, writes, opens and closes of a program",
-		Long: `Run a program, with a server configured as 'scuda run' does, and count the system calls of all its processes: reads, writes, opens and closes,
-and how many of them go to files and to the network. Counted with strace where there is one, else with eBPF (root). With --base another command line,
-the same program without what is of interest, is counted first, and the difference is shown.`,
+		Long: `Run a program, with a server configured as 'scuda run' does, and count the system calls of all its
+processes: reads, writes, opens and closes, and how many of them go to files and to the network. Counted with strace
+where there is one, else with eBPF (root). With --base another command line, the same program without what is of
+interest, is counted first, and the difference is shown.`,
 		Example: `  scuda bench syscalls --base 'python3 -c "import torch"' -- python3 -c 'import torch; torch.cuda.is_available()'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {

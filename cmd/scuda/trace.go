@@ -26,12 +26,14 @@ func newTrace() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace [flags] -- PROGRAM [ARG...]\n  scuda trace --ebpf [flags] [-p PID | -- PROGRAM [ARG...]]",
 		Short: "Run a program and say where it waited for the GPU",
-		Long: `Run a program as 'scuda run' does, and afterwards say on standard error what its threads stood still for: synchronisation (an answer that
-tells of the GPU's work), other answers (a round trip each), bytes of copies, upload of modules, and the server's queue (the program was ahead of the
-server by the whole command ring). Asynchronous calls cost the program next to nothing and are only counted. Every process of the program is reported.
+		Long: `Run a program as 'scuda run' does, and afterwards say on standard error what its threads stood still for:
+synchronisation (an answer that tells of the GPU's work), other answers (a round trip each), bytes of copies, upload
+of modules, and the server's queue (the program was ahead of the server by the whole command ring). Asynchronous
+calls cost the program next to nothing and are only counted. Every process of the program is reported.
 
-With --ebpf every call of the driver libraries, NVIDIA's or scuda's, is measured by probes in the kernel: of a program, of a running process, or of
-all processes until interrupted. The program need not use scuda. On a terminal the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
+With --ebpf every call of the driver libraries, NVIDIA's or scuda's, is measured by probes in the kernel: of a
+program, of a running process, or of all processes until interrupted. The program need not use scuda. On a terminal
+the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
 		Example: `  scuda trace -- python3 train.py
   scuda trace --ebpf -- python3 train.py
   scuda trace --ebpf -p 1234 --folded stalls.txt`,

@@ -369,7 +369,8 @@ func TestThousandCopiesWithBrokenLinks(t *testing.T) {
 
 func TestPacketLoss(t *testing.T) {
 	addr, _, _ := serve(t)
-	if out, err := exec.Command("tc", "qdisc", "add", "dev", "rxenet1", "root", "netem", "loss", "1%").CombinedOutput(); err != nil {
+	if out, err := exec.Command("tc", "qdisc", "add", "dev", "rxenet1",
+		"root", "netem", "loss", "1%").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	defer func() { _ = exec.Command("tc", "qdisc", "del", "dev", "rxenet1", "root").Run() }()

@@ -202,7 +202,8 @@ func TestHandler(t *testing.T) {
 	} {
 		notReady = c.ready
 		w := httptest.NewRecorder()
-		sample().Handler(func() error { return notReady }, c.profiles).ServeHTTP(w, httptest.NewRequest(http.MethodGet, c.path, nil))
+		sample().Handler(func() error { return notReady }, c.profiles).ServeHTTP(
+			w, httptest.NewRequest(http.MethodGet, c.path, nil))
 		body, _ := io.ReadAll(w.Result().Body)
 		if w.Code != c.code || !strings.Contains(string(body), c.body) {
 			t.Errorf("%s: %d %.200s", c.path, w.Code, body)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// FuzzParse: no text may crash the parser or make it take more than its length allows, and what it accepts must run without
-// harm: ended by its budget, a fault, or itself.
+// FuzzParse: no text may crash the parser or make it take more than its length allows, and what it accepts must run
+// without harm: ended by its budget, a fault, or itself.
 func FuzzParse(f *testing.F) {
 	src, err := os.ReadFile("../../testdata/kernels/kernels.ptx")
 	if err != nil {
@@ -26,7 +26,8 @@ func FuzzParse(f *testing.F) {
 		kernel("p: .callprototype _ (); call %l1, (), p; shfl.sync.idx.b32 %r0|%p1, %t, 1, 31, -1;")))
 	f.Add([]byte(header + kernel("wmma.load.a.sync.aligned.row.m8n8k32.global.s4 {%r0}, [%l1], 32; wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {%r0, %r1}, {%r0}, {%r1}, {%r0, %r1};"+
 		"wmma.store.d.sync.aligned.col.m8n8k32.global.s32 [%l1], {%r0, %r1}, %r1;")))
-	f.Add([]byte(header + ".file 1 \"a.cu\"\n.section .debug_str { .b8 1, 2 }\n.global .f32 x[] = {0f3F800000, -1.5};\n.alias g, f;\n"))
+	f.Add([]byte(header +
+		".file 1 \"a.cu\"\n.section .debug_str { .b8 1, 2 }\n.global .f32 x[] = {0f3F800000, -1.5};\n.alias g, f;\n"))
 	for _, c := range clusterCases {
 		f.Add([]byte(header + clusterText(c.code)))
 	}
@@ -55,7 +56,8 @@ func FuzzParse(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		for _, e := range m.Entries {
-			g := &Grid{Kernel: e, GridDim: [3]uint32{2, 1, 1}, BlockDim: [3]uint32{40, 1, 1}, Params: make([]byte, e.ParamSize), Mem: mem,
+			g := &Grid{
+				Kernel: e, GridDim: [3]uint32{2, 1, 1}, BlockDim: [3]uint32{40, 1, 1}, Params: make([]byte, e.ParamSize), Mem: mem,
 				Globals: globals, MaxInstructions: 1000, Workers: 1}
 			var fault *Fault
 			if err := g.Run(ctx); err != nil && !errors.As(err, &fault) && !errors.Is(err, ErrLaunch) {

@@ -142,7 +142,8 @@ func (e *end) await(what string, f func() bool) {
 	defer e.mu.Unlock()
 	for !f() {
 		if time.Now().After(deadline) {
-			e.t.Fatalf("in vain: %s (state %v, changes %v, sent %d, returned %d)", what, e.link.State(), e.changes, e.sent, e.returned)
+			e.t.Fatalf("in vain: %s (state %v, changes %v, sent %d, returned %d)",
+				what, e.link.State(), e.changes, e.sent, e.returned)
 		}
 		e.news.Wait()
 	}
@@ -210,10 +211,14 @@ func pairWith(t *testing.T, pins *Pins, source []byte, slots, buffer int) (clien
 	client.other, server.other = server, client
 	server.slots = mapped(t, slots*testSlotBytes)
 	server.mu.Lock() // a call must not come before the link is known
-	server.link = New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes, Source: Mapped(source), Handler: server, Stats: &server.stats, Log: logger(server).With("side", "server")})
+	server.link =
+		New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes,
+			Source: Mapped(source), Handler: server, Stats: &server.stats, Log: logger(server).With("side", "server")})
 	server.mu.Unlock()
 	client.mu.Lock()
-	client.link = New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Buffer: buffer, Handler: client, Stats: &client.stats, Log: logger(client).With("side", "client")})
+	client.link =
+		New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Buffer: buffer,
+			Handler: client, Stats: &client.stats, Log: logger(client).With("side", "client")})
 	client.mu.Unlock()
 	t.Cleanup(func() { client.link.Close(); server.link.Close() })
 	client.awaitState(bulk.Up)
@@ -266,7 +271,8 @@ func (e *end) upload(seq uint64, data []byte) (detour int) {
 	return detour
 }
 
-// download sends a piece of the link's source to a window of the other side, by other means what the link does not take, and says how much that was.
+// download sends a piece of the link's source to a window of the other side, by other means what the link does not
+// take, and says how much that was.
 func (e *end) download(id uint32, seq uint64, data []byte) (detour int) {
 	e.link.Want(id, seq, uint64(len(data)))
 	e.mu.Lock()
@@ -275,7 +281,8 @@ func (e *end) download(id uint32, seq uint64, data []byte) (detour int) {
 	taken := 0
 	for off := 0; off < len(data); {
 		n := min(e.link.ChunkBytes(), len(data)-off)
-		p := piece{bulk.Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
+		p := piece{
+			bulk.Chunk{Seq: seq, ID: id, Offset: uint64(off), Bytes: uint32(n), More: off+n < len(data)}, data[off : off+n]}
 		if e.link.Place(p.chunk, address(p.data), p) {
 			taken++
 		} else {

@@ -74,11 +74,14 @@ func TestDownloads(t *testing.T) {
 	if r := server.returned; r != 0 {
 		t.Errorf("%d chunks went another way", r)
 	}
-	// Nobody knows this transfer: its chunks have to go another way, those that were taken before the peer said so and those after.
+	// Nobody knows this transfer: its chunks have to go another way, those that were taken before the peer said so and
+	// those after.
 	const unknown = 1 << 20
 	d := server.download(123, 50, source[:unknown])
-	if chunks := unknown / client.link.ChunkBytes(); d+server.returned*client.link.ChunkBytes() != unknown || server.returned > chunks {
-		t.Errorf("chunks without destination were placed: of %d, %d bytes were not taken and %d chunks given back", unknown, d, server.returned)
+	if chunks := unknown / client.link.ChunkBytes(); d+server.returned*client.link.ChunkBytes() != unknown ||
+		server.returned > chunks {
+		t.Errorf("chunks without destination were placed: of %d, %d bytes were not taken and %d chunks given back",
+			unknown, d, server.returned)
 	}
 }
 
@@ -115,8 +118,9 @@ func command(t *testing.T, args ...string) {
 	}
 }
 
-// limit is within what time chunks of a path that dies have to go on by other means. The machine that runs this is emulated, with processors that others use as
-// well: it stands still at times for longer than that, and so what counts is the time in which this process's timers ran.
+// limit is within what time chunks of a path that dies have to go on by other means. The machine that runs this is
+// emulated, with processors that others use as well: it stands still at times for longer than that, and so what counts
+// is the time in which this process's timers ran.
 const limit = time.Second
 
 // runningTime starts a clock that counts steps of 5 ms, each as twice as much at most.
@@ -206,7 +210,8 @@ func disturbed(t *testing.T, breakIt, mend func() error) {
 	}
 	took, whole := ran(), time.Since(began)
 	wg.Wait()
-	t.Logf("noticed after %v, both directions go on after %v (of %v), over after %v; given back %d and %d chunks", noticed.Round(time.Millisecond), took.Round(time.Millisecond),
+	t.Logf("noticed after %v, both directions go on after %v (of %v), over after %v; given back %d and %d chunks",
+		noticed.Round(time.Millisecond), took.Round(time.Millisecond),
 		whole.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), client.returned, server.returned)
 	if took > limit {
 		t.Errorf("chunks went on by other means after %v", took)
@@ -220,7 +225,8 @@ func disturbed(t *testing.T, breakIt, mend func() error) {
 		t.Errorf("%d bytes did not go over the new path", d)
 	}
 	server.awaitBytes(3, 3<<20)
-	if lost := client.stats.Lost.Load(); lost != 1 || client.stats.Established.Load() < 2 || client.stats.Paths.Load() != 1 {
+	if lost := client.stats.Lost.Load(); lost != 1 ||
+		client.stats.Established.Load() < 2 || client.stats.Paths.Load() != 1 {
 		t.Errorf("paths: %d lost, %d came up, %d are", lost, client.stats.Established.Load(), client.stats.Paths.Load())
 	}
 }
@@ -260,12 +266,15 @@ func TestBlackHole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hole := netlink.NewNetem(netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}, netlink.NetemQdiscAttrs{Loss: 100})
+	hole := netlink.NewNetem(
+		netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		netlink.NetemQdiscAttrs{Loss: 100})
 	disturbed(t, func() error { return netlink.QdiscAdd(hole) }, func() error { return netlink.QdiscDel(hole) })
 }
 
 func TestDeviceRemoved(t *testing.T) {
-	disturbed(t, func() error { return netlink.RdmaLinkDel("rxe1") }, func() error { return netlink.RdmaLinkAdd("rxe1", "rxe", "rxenet1") })
+	disturbed(t, func() error { return netlink.RdmaLinkDel("rxe1") },
+		func() error { return netlink.RdmaLinkAdd("rxe1", "rxe", "rxenet1") })
 }
 
 // routes brings back what the kernel drops with an interface.

@@ -145,7 +145,8 @@ func TestConnectUnnoticed(t *testing.T) {
 func TestConnectSurroundings(t *testing.T) {
 	const want = "scuda: error: 0 socket, 1 /dev/null, 2 pipe; HOME SCUDA_SERVER SCUDA_TEST_CONNECT XDG_CONFIG_HOME\n"
 	preload := filepath.Join(t.TempDir(), "preload.so")
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", preload, "testdata/standin.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", preload,
+		"testdata/standin.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	_, errs := circumstances(t, beside(t), "usual", "SCUDA_SERVER=gpu:1", "XDG_CONFIG_HOME=/x",
