@@ -216,12 +216,14 @@ int sv_destroy_srq(void *srq) { return ibv.destroy_srq(srq); }
 int sv_create_qp(void *pd, void *send_cq, void *recv_cq, void *srq, sv_qp_config *config, void **qp, uint32_t *qpn) {
   struct ibv_qp_init_attr a = {.send_cq = send_cq, .recv_cq = recv_cq, .srq = srq, .sq_sig_all = config->signal_all,
     .qp_type = config->type ? (enum ibv_qp_type)config->type : IBV_QPT_RC,
-    .cap = {.max_send_wr = config->send_depth, .max_send_sge = config->send_sges, .max_inline_data = config->inline_bytes}};
+    .cap = {.max_send_wr = config->send_depth, .max_send_sge = config->send_sges,
+            .max_inline_data = config->inline_bytes}};
   if (!srq) a.cap.max_recv_wr = config->recv_depth, a.cap.max_recv_sge = config->recv_sges;
   errno = 0;
   struct ibv_qp *q = ibv.create_qp(pd, &a);
   if (!q) return why();
-  config->send_depth = a.cap.max_send_wr, config->send_sges = a.cap.max_send_sge, config->inline_bytes = a.cap.max_inline_data;
+  config->send_depth = a.cap.max_send_wr, config->send_sges = a.cap.max_send_sge,
+      config->inline_bytes = a.cap.max_inline_data;
   config->recv_depth = a.cap.max_recv_wr, config->recv_sges = a.cap.max_recv_sge;
   *qp = q, *qpn = q->qp_num;
   return 0;

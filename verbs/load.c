@@ -31,5 +31,7 @@ const char *sv_load(void) {
   return NULL;
 }
 #else
-const char *sv_load(void) { return "this binary was built without RDMA (the headers of libibverbs-dev were not there)"; }
+const char *sv_load(void) {
+  return "this binary was built without RDMA (the headers of libibverbs-dev were not there)";
+}
 #endif

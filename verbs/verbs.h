@@ -1,5 +1,6 @@
-/* The C side of package verbs: libibverbs, loaded with dlopen, behind types of our own. Functions that return int give 0 or a
- * positive errno. Without the library's headers at build time every function says ENOSYS and sv_load that the binding was left out. */
+/* The C side of package verbs: libibverbs, loaded with dlopen, behind types of our own. Functions that return int
+   give 0 or a positive errno. Without the library's headers at build time every function says ENOSYS and sv_load
+   that the binding was left out. */
 #ifndef SCUDA_VERBS_H
 #define SCUDA_VERBS_H
 #include <stdint.h>

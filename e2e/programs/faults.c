@@ -16,20 +16,24 @@ static const struct {
   {"nothing", ""},
   {"write", "st.volatile.global.u32 [%a0], 1;"},
   {"write_late",
-   "mov.u64 %a1, %globaltimer; wait: mov.u64 %a2, %globaltimer; sub.u64 %a2, %a2, %a1; setp.lt.u64 %q0, %a2, 50000000; @%q0 bra wait; st.volatile.global.u32 [%a0], 1;"},
+   "mov.u64 %a1, %globaltimer; wait: mov.u64 %a2, %globaltimer; sub.u64 %a2, %a2, %a1; "
+   "setp.lt.u64 %q0, %a2, 50000000; @%q0 bra wait; st.volatile.global.u32 [%a0], 1;"},
   {"read", "ld.volatile.global.u32 %r1, [%a0]; st.global.u32 [sink], %r1;"},
   {"write_generic", "st.volatile.u32 [%a0], 1;"},
   {"read_vector", "ld.volatile.global.v4.u32 {%r1, %r2, %r3, %r4}, [%a0]; st.global.u32 [sink], %r1;"},
   {"atomic", "atom.global.add.u32 %r1, [%a0], 1; st.global.u32 [sink], %r1;"},
   {"last_thread", "mov.u32 %r1, %tid.x; setp.ne.u32 %q0, %r1, 63; @%q0 ret; st.volatile.global.u32 [%a0], 1;"},
   {"shared",
-   ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; ld.volatile.shared.u32 %r1, [%r2]; st.global.u32 [sink], %r1;"},
+   ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; ld.volatile.shared.u32 %r1, [%r2]; "
+   "st.global.u32 [sink], %r1;"},
   {"write_shared",
    ".shared .align 16 .b8 mine[64]; mov.u32 %r2, mine; add.u32 %r2, %r2, %r0; st.volatile.shared.u32 [%r2], %r0;"},
   {"local",
-   ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.local.u32 [%a1], %r0; ld.local.u32 %r1, [%a1]; st.global.u32 [sink], %r1;"},
+   ".local .align 16 .b8 mine[64]; mov.u64 %a1, mine; add.u64 %a1, %a1, %a0; st.local.u32 [%a1], %r0; "
+   "ld.local.u32 %r1, [%a1]; st.global.u32 [sink], %r1;"},
   {"atomic_local",
-   ".local .align 16 .b8 mine[64]; st.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
+   ".local .align 16 .b8 mine[64]; st.local.u32 [mine], %r0; mov.u64 %a1, mine; cvta.local.u64 %a1, %a1; "
+   "add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
   {"stop", "trap;"},
   {"wrong",
    "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 %a1, %a1;\n" "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }"},
@@ -111,7 +115,8 @@ static void reporter(int i) {
   case 3: while (r == CUDA_ERROR_NOT_READY) r = cuStreamQuery(stream); break;
   case 4: while (r == CUDA_ERROR_NOT_READY) r = cuEventQuery(after); break;
   case 5: CK(cuMemcpyDtoHAsync(pinned, d, 64, stream)); r = cuStreamSynchronize(stream); break;
-  case 6: r = cuMemcpyDtoH(v, d, 64); if (!r) r = cuCtxSynchronize(); break; // the legacy stream does not wait for this one
+  // the legacy stream does not wait for this one
+  case 6: r = cuMemcpyDtoH(v, d, 64); if (!r) r = cuCtxSynchronize(); break;
   case 7: r = cuStreamSynchronize(NULL); if (!r) r = cuCtxSynchronize(); break;
   case 8: CK(cuStreamWaitEvent(NULL, after, 0)); r = cuMemcpyDtoH(v, d, 64); break;
   case 9: CK(cuStreamWaitEvent(NULL, after, 0)); CK(LAUNCH(fine, 1, 1, 0, NULL, &none)); r = cuStreamSynchronize(NULL);

@@ -20,8 +20,10 @@ static int fresh;                // kernels that were made so far
 static const char *fresh_text(int local) {
   static char text[1024];
   snprintf(text, sizeof text, ".version 7.0\n.target sm_80\n.address_size 64\n.visible .global .u32 g%d;\n"
-    ".visible .entry fresh(.param .u64 p)\n{ .local .b8 big[%d]; .reg .u64 %%a<4>; .reg .u32 %%r<3>; ld.param.u64 %%a1,[p]; mov.u64 %%a2,big; cvt.u32.u64 %%r1,%%a1; and.b32 %%r1,%%r1,%d;\n"
-    "cvt.u64.u32 %%a3,%%r1; add.u64 %%a2,%%a2,%%a3; mov.u32 %%r2,%d; st.local.u32 [%%a2],%%r2; ld.local.u32 %%r2,[%%a2]; st.global.u32 [%%a1+2048],%%r2; ret; }\n",
+    ".visible .entry fresh(.param .u64 p)\n{ .local .b8 big[%d]; .reg .u64 %%a<4>; .reg .u32 %%r<3>; "
+    "ld.param.u64 %%a1,[p]; mov.u64 %%a2,big; cvt.u32.u64 %%r1,%%a1; and.b32 %%r1,%%r1,%d;\n"
+    "cvt.u64.u32 %%a3,%%r1; add.u64 %%a2,%%a2,%%a3; mov.u32 %%r2,%d; st.local.u32 [%%a2],%%r2; "
+    "ld.local.u32 %%r2,[%%a2]; st.global.u32 [%%a1+2048],%%r2; ret; }\n",
     fresh, local ? local : 64, local ? (local - 1) & ~3 : 60, fresh);
   fresh++;
   return text;
@@ -219,8 +221,10 @@ int main(int argc, char **argv) {
   start(argc, argv);
   CUmodule m;
   CK(cuModuleLoadData(&m,
-                      ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry spin(.param .u64 ns)\n{ .reg .u64 %a<5>; .reg .pred %p;\n"
-    "ld.param.u64 %a1,[ns]; mov.u64 %a2,%globaltimer;\nL: mov.u64 %a3,%globaltimer; sub.u64 %a4,%a3,%a2; setp.lt.u64 %p,%a4,%a1; @%p bra L; ret; }\n"
+                      ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry spin(.param .u64 ns)\n"
+                      "{ .reg .u64 %a<5>; .reg .pred %p;\n"
+    "ld.param.u64 %a1,[ns]; mov.u64 %a2,%globaltimer;\nL: mov.u64 %a3,%globaltimer; sub.u64 %a4,%a3,%a2; "
+    "setp.lt.u64 %p,%a4,%a1; @%p bra L; ret; }\n"
     ".visible .entry nop() { ret; }\n"));
   spin = function(m, "spin"), nop = function(m, "nop");
   CK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));

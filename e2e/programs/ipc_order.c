@@ -50,7 +50,8 @@ static void listen_for(int way) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += LATEST;
-    while (sem_timedwait(&common->sem[me], &until)) if (errno != EINTR) FAIL("the other process says nothing: %s", strerror(errno));
+    while (sem_timedwait(&common->sem[me], &until))
+      if (errno != EINTR) FAIL("the other process says nothing: %s", strerror(errno));
   } else {
     for (long until = now() + LATEST * 1000000000L; common->word[me] == seen; sched_yield())
       if (now() > until) FAIL("the other process says nothing");
@@ -72,8 +73,8 @@ static void give(CUdeviceptr d, unsigned value, CUstream s, int way) {
   say(way);
 }
 
-// The work itself takes a moment; it gets half of the time by which the other process is ahead. Where order is lost it comes later than that each time;
-// on a busy machine it does so now and then, so once in the rounds of a way it may.
+// The work itself takes a moment; it gets half of the time by which the other process is ahead. Where order is lost it
+// comes later than that each time; on a busy machine it does so now and then, so once in the rounds of a way it may.
 static void take(CUdeviceptr d, unsigned value, int way, int round) {
   static int late[WAYS];
   unsigned got[WORDS];
@@ -82,11 +83,14 @@ static void take(CUdeviceptr d, unsigned value, int way, int round) {
   long asked = now();
   while (got[WORDS - 1] != value) {
     CK(cuMemcpyDtoH(got, d, sizeof got));
-    if (now() - asked > LATEST * 1000000000L) FAIL("told by %s, round %d: the last word is %u, not %u", ways[way], round, got[WORDS - 1], value);
+    if (now() - asked > LATEST * 1000000000L)
+      FAIL("told by %s, round %d: the last word is %u, not %u", ways[way], round, got[WORDS - 1], value);
   }
   if (now() - asked > common->behind / 2 && ++late[way] > 1)
-    FAIL("told by %s, round %d: %u came %ld ms late, for the second time", ways[way], round, value, (now() - asked) / 1000000);
-  for (int i = 0; i < WORDS; i++) CHECK(got[i] == value, "told by %s, round %d: word %d is %u instead of %u", ways[way], round, i, got[i], value);
+    FAIL("told by %s, round %d: %u came %ld ms late, for the second time",
+         ways[way], round, value, (now() - asked) / 1000000);
+  for (int i = 0; i < WORDS; i++)
+    CHECK(got[i] == value, "told by %s, round %d: word %d is %u instead of %u", ways[way], round, i, got[i], value);
 }
 
 static void hide(CUdeviceptr d) {

@@ -407,8 +407,10 @@ static void cycles(void) { // leave nothing
   }
   size_t after = mappings();
   cuMemGetInfo(&bytes[1], &total);
-  CHECK(after <= before + 32 /* arenas of malloc and of the core come and go */, "%zu mappings became %zu", before, after);
-  CHECK(bytes[1] + (32 << 20) /* what a session keeps mapped */ >= bytes[0], "free memory of the GPU fell from %zu to %zu", bytes[0], bytes[1]);
+  CHECK(after <= before + 32 /* arenas of malloc and of the core come and go */,
+        "%zu mappings became %zu", before, after);
+  CHECK(bytes[1] + (32 << 20) /* what a session keeps mapped */ >= bytes[0],
+        "free memory of the GPU fell from %zu to %zu", bytes[0], bytes[1]);
 }
 
 static void on_bus(int number) {

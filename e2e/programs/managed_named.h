@@ -6,12 +6,15 @@
 
 enum { BYTES = 3 * 65536 + 5000, AT = 65536 - 1024, N = 8192, WIDTH = 512, PITCH = 1024, ROWS = N / PITCH };
 
-struct range { unsigned char *p, *model, *known; }; // known: whether a byte was ever set; natively memory that is new holds anything
+// known: whether a byte was ever set; natively memory that is new holds anything
+struct range { unsigned char *p, *model, *known; };
 static CUstream stream, other;
 static unsigned turn;              // changes with every call, so that no two write the same
 static int outcome;                // bytes of the target that are wrong
 static CUdeviceptr plain;          // device memory, host memory, an array: the other side of copies
-static CUdeviceptr spare;          // unified memory for nodes that get the range's address later: a driver does not let them change to another kind of memory
+// unified memory for nodes that get the range's address later: a driver does not let them change to another kind of
+// memory
+static CUdeviceptr spare;
 static unsigned char *host, *pattern;
 static CUarray array;
 static CUdevice device;
@@ -55,7 +58,11 @@ static void from_upload_async(void) { CK(cuMemcpyHtoDAsync(plain, m, N, stream))
 static void to_download(void) { CK(cuMemcpyDtoH(m, plain, N)); }
 static void to_download_async(void) { CK(cuMemcpyDtoHAsync(m, plain, N, stream)); }
 static void from_download(void) { CK(cuMemcpyDtoH(host, d, N)); CK(cuMemcpyHtoD(plain, host, N)); }
-static void from_download_async(void) { CK(cuMemcpyDtoHAsync(host, d, N, stream)); CK(cuStreamSynchronize(stream)); CK(cuMemcpyHtoD(plain, host, N)); }
+static void from_download_async(void) {
+  CK(cuMemcpyDtoHAsync(host, d, N, stream));
+  CK(cuStreamSynchronize(stream));
+  CK(cuMemcpyHtoD(plain, host, N));
+}
 static void to_peer(void) { CK(cuMemcpyPeer(d, context, plain, context, N)); }
 static void from_peer(void) { CK(cuMemcpyPeer(plain, context, d, context, N)); }
 static void to_peer_async(void) { CK(cuMemcpyPeerAsync(d, context, plain, context, N, stream)); }
@@ -69,9 +76,14 @@ static void from_array_device(void) { CK(cuMemcpyDtoA(array, 0, d, N)); empty_ar
 static void to_array_host(void) { fill_array(); CK(cuMemcpyAtoH(m, array, 0, N)); }
 static void to_array_host_async(void) { fill_array(); CK(cuMemcpyAtoHAsync(m, array, 0, N, stream)); }
 static void from_array_host(void) { CK(cuMemcpyHtoA(array, 0, m, N)); empty_array(); }
-static void from_array_host_async(void) { CK(cuMemcpyHtoAAsync(array, 0, m, N, stream)); CK(cuStreamSynchronize(stream)); empty_array(); }
+static void from_array_host_async(void) {
+  CK(cuMemcpyHtoAAsync(array, 0, m, N, stream));
+  CK(cuStreamSynchronize(stream));
+  empty_array();
+}
 
-// ---- boxes: the range's side is called device memory, host memory or is to be found out; the other side is device memory, host memory or an array
+// ---- boxes: the range's side is called device memory, host memory or is to be found out; the other side is device
+// memory, host memory or an array
 enum side { AS_DEVICE = CU_MEMORYTYPE_DEVICE, AS_HOST = CU_MEMORYTYPE_HOST, AS_ANY = CU_MEMORYTYPE_UNIFIED };
 static CUDA_MEMCPY2D flat(enum side as, int to, int with_host) {
   CUDA_MEMCPY2D c = {0};
@@ -139,13 +151,15 @@ static void batch(int to, int first) {
   memset(&a, 0, sizeof a);
   a.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   if (!first) CK(cuMemcpyBatchAsync_v2(&dst, &src, &size, 1, &a, &index, 1, stream));
-  else CK(BY_NAME("cuMemcpyBatchAsync", CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *, size_t *, size_t, size_t *, CUstream)(&dst, &src, &size, 1, &a, &index, 1, &failed, stream));
+  else CK(BY_NAME("cuMemcpyBatchAsync", CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
+                  size_t *, size_t, size_t *, CUstream)(&dst, &src, &size, 1, &a, &index, 1, &failed, stream));
 }
 static void to_batch(void) { batch(1, 0); }
 static void from_batch(void) { batch(0, 0); }
 static void to_batch_first(void) { batch(1, 1); }
 static void from_batch_first(void) { batch(0, 1); }
-static void to_batch_described(void) { // the lists of the call lie in unified memory that the GPU has, each in two blocks
+// the lists of the call lie in unified memory that the GPU has, each in two blocks
+static void to_batch_described(void) {
   static unsigned char *desk;
   if (!desk) desk = managed(4 * 65536);
   CUdeviceptr *dst = (CUdeviceptr *)(desk + 65536) - 1, *src = (CUdeviceptr *)(desk + 3 * 65536) - 1;
@@ -169,7 +183,8 @@ static void batch_boxes(int to, int first) {
   o.extent.width = WIDTH, o.extent.height = ROWS, o.extent.depth = 1;
   o.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
   if (!first) CK(cuMemcpy3DBatchAsync_v2(1, &o, 0, stream));
-  else CK(BY_NAME("cuMemcpy3DBatchAsync", size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long, CUstream)(1, &o, &failed, 0, stream));
+  else CK(BY_NAME("cuMemcpy3DBatchAsync", size_t, CUDA_MEMCPY3D_BATCH_OP *,
+                  size_t *, unsigned long long, CUstream)(1, &o, &failed, 0, stream));
 }
 static void to_boxes(void) { batch_boxes(1, 0); }
 static void from_boxes(void) { batch_boxes(0, 0); }
@@ -183,7 +198,10 @@ static CUmemLocation place_of(int gpu) {
   l.type = gpu ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST;
   return l;
 }
-static void prefetch_first(int gpu) { CK(BY_NAME("cuMemPrefetchAsync", CUdeviceptr, size_t, CUdevice, CUstream)(d, N, gpu ? device : CU_DEVICE_CPU, stream)); }
+static void prefetch_first(int gpu) {
+  CK(BY_NAME("cuMemPrefetchAsync", CUdeviceptr, size_t, CUdevice, CUstream)(
+      d, N, gpu ? device : CU_DEVICE_CPU, stream));
+}
 static void prefetch_gpu_first(void) { prefetch_first(1); }
 static void prefetch_cpu_first(void) { prefetch_first(0); }
 static void prefetch_gpu(void) { CK(cuMemPrefetchAsync_v2(d, N, place_of(1), 0, stream)); }
@@ -196,10 +214,15 @@ static void prefetch_batch(int gpu) {
 static void prefetch_batch_gpu(void) { prefetch_batch(1); }
 static void prefetch_batch_cpu(void) { prefetch_batch(0); }
 static void advise_all(void) {
-  static const CUmem_advise kinds[] = {CU_MEM_ADVISE_SET_READ_MOSTLY, CU_MEM_ADVISE_UNSET_READ_MOSTLY, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_MEM_ADVISE_UNSET_ACCESSED_BY};
+  static const CUmem_advise kinds[] =
+      {CU_MEM_ADVISE_SET_READ_MOSTLY, CU_MEM_ADVISE_UNSET_READ_MOSTLY, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+       CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_MEM_ADVISE_UNSET_ACCESSED_BY};
   CK(cuMemAdvise_v2(d, N, kinds[turn % 6], place_of(turn / 6 % 2)));
 }
-static void advise_first(void) { CK(BY_NAME("cuMemAdvise", CUdeviceptr, size_t, CUmem_advise, CUdevice)(d, N, turn % 2 ? CU_MEM_ADVISE_SET_READ_MOSTLY : CU_MEM_ADVISE_UNSET_READ_MOSTLY, device)); }
+static void advise_first(void) {
+  CK(BY_NAME("cuMemAdvise", CUdeviceptr, size_t, CUmem_advise, CUdevice)(
+      d, N, turn % 2 ? CU_MEM_ADVISE_SET_READ_MOSTLY : CU_MEM_ADVISE_UNSET_READ_MOSTLY, device));
+}
 static void discard(void) {
   size_t n = N;
   CK(cuMemDiscardBatchAsync(&d, &n, 1, 0, stream));
@@ -213,12 +236,18 @@ static void discard_and_prefetch(void) {
 // ---- batch memory operations: refused
 static void write32(void) { WANT(cuStreamWriteValue32(stream, d, VALUE, 0), CUDA_ERROR_INVALID_VALUE); }
 static void write64(void) { WANT(cuStreamWriteValue64(stream, d, VALUE, 0), CUDA_ERROR_INVALID_VALUE); }
-static void wait32(void) { WANT(cuStreamWaitValue32(stream, d, 0, CU_STREAM_WAIT_VALUE_GEQ), CUDA_ERROR_INVALID_VALUE); }
-static void wait64(void) { WANT(cuStreamWaitValue64(stream, d, 0, CU_STREAM_WAIT_VALUE_GEQ), CUDA_ERROR_INVALID_VALUE); }
+static void wait32(void) {
+  WANT(cuStreamWaitValue32(stream, d, 0, CU_STREAM_WAIT_VALUE_GEQ), CUDA_ERROR_INVALID_VALUE);
+}
+static void wait64(void) {
+  WANT(cuStreamWaitValue64(stream, d, 0, CU_STREAM_WAIT_VALUE_GEQ), CUDA_ERROR_INVALID_VALUE);
+}
 static void write_batch(void) {
   CUstreamBatchMemOpParams o[2];
   memset(o, 0, sizeof o);
-  for (int i = 0; i < 2; i++) o[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, o[i].writeValue.address = i ? d : plain, o[i].writeValue.value = VALUE;
+  for (int i = 0; i < 2; i++)
+    o[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
+        o[i].writeValue.address = i ? d : plain, o[i].writeValue.value = VALUE;
   WANT(cuStreamBatchMemOp(stream, 2, o, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -241,9 +270,12 @@ static void launched_ex(void) {
   c.gridDimX = 4, c.blockDimX = 64, c.gridDimY = c.gridDimZ = c.blockDimY = c.blockDimZ = 1, c.hStream = stream;
   CK(cuLaunchKernelEx(&c, mixer, arguments, NULL));
 }
-static void launched_cooperative(void) { CK(cuLaunchCooperativeKernel(mixer, 4, 1, 1, 64, 1, 1, 0, stream, arguments)); }
+static void launched_cooperative(void) {
+  CK(cuLaunchCooperativeKernel(mixer, 4, 1, 1, 64, 1, 1, 0, stream, arguments));
+}
 static void launched_multi(void) { // on several GPUs, of which there is one
-  struct { CUfunction f; unsigned grid[3], block[3], shared; CUstream stream; void **params; } l = {mixer, {4, 1, 1}, {64, 1, 1}, 0, stream, arguments};
+  struct { CUfunction f; unsigned grid[3], block[3], shared; CUstream stream; void **params; } l =
+      {mixer, {4, 1, 1}, {64, 1, 1}, 0, stream, arguments};
   CK(BY_NAME("cuLaunchCooperativeKernelMultiDevice", void *, unsigned, unsigned)(&l, 1, 0));
 }
 static void old_parameters(void) {
@@ -254,7 +286,10 @@ static void old_parameters(void) {
 }
 static void launched_old(void) { old_parameters(); CK(BY_NAME("cuLaunch", CUfunction)(mixer)); }
 static void launched_grid(void) { old_parameters(); CK(BY_NAME("cuLaunchGrid", CUfunction, int, int)(mixer, 4, 1)); }
-static void launched_grid_async(void) { old_parameters(); CK(BY_NAME("cuLaunchGridAsync", CUfunction, int, int, CUstream)(mixer, 4, 1, stream)); }
+static void launched_grid_async(void) {
+  old_parameters();
+  CK(BY_NAME("cuLaunchGridAsync", CUfunction, int, int, CUstream)(mixer, 4, 1, stream));
+}
 static CUfunction gatherer;
 static void texture(void) { // the kernel's parameters name the texture, which has the address
   CUDA_RESOURCE_DESC res;
@@ -262,7 +297,8 @@ static void texture(void) { // the kernel's parameters name the texture, which h
   CUtexObject t;
   memset(&res, 0, sizeof res), memset(&desc, 0, sizeof desc);
   res.resType = CU_RESOURCE_TYPE_LINEAR;
-  res.res.linear.devPtr = d, res.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32, res.res.linear.numChannels = 1, res.res.linear.sizeInBytes = N;
+  res.res.linear.devPtr = d, res.res.linear.format = CU_AD_FORMAT_UNSIGNED_INT32,
+      res.res.linear.numChannels = 1, res.res.linear.sizeInBytes = N;
   desc.flags = CU_TRSF_READ_AS_INTEGER;
   CK(cuTexObjectCreate(&t, &res, &desc, NULL));
   CK(LAUNCH(gatherer, N / 4 / 64, 64, 0, stream, &t, &plain));
@@ -306,13 +342,16 @@ static CUDA_MEMSET_NODE_PARAMS rows_set(CUdeviceptr at) {
 static CUDA_KERNEL_NODE_PARAMS mixing(void **values) {
   CUDA_KERNEL_NODE_PARAMS p;
   memset(&p, 0, sizeof p);
-  p.func = mixer, p.gridDimX = 4, p.blockDimX = 64, p.gridDimY = p.gridDimZ = p.blockDimY = p.blockDimZ = 1, p.kernelParams = values;
+  p.func = mixer, p.gridDimX = 4, p.blockDimX = 64,
+      p.gridDimY = p.gridDimZ = p.blockDimY = p.blockDimZ = 1, p.kernelParams = values;
   return p;
 }
 static unsigned long long nothing = 0;
 static void *nowhere[] = {&plain, &zero, &nothing, &three, &value}; // a kernel that does nothing, to plain memory
-enum way { MADE, CHANGED, CHANGED_LATER }; // the node is made with the range's address, or gets it afterwards, before or after the graph was made executable
-static void graph_node(enum way way, CUresult (*add)(CUgraphNode *, CUgraph, int there), CUresult (*change)(CUgraphNode), CUresult (*change_later)(CUgraphExec, CUgraphNode)) {
+// the node is made with the range's address, or gets it afterwards, before or after the graph was made executable
+enum way { MADE, CHANGED, CHANGED_LATER };
+static void graph_node(enum way way, CUresult (*add)(CUgraphNode *, CUgraph, int there),
+                       CUresult (*change)(CUgraphNode), CUresult (*change_later)(CUgraphExec, CUgraphNode)) {
   CUgraph g = new_graph();
   CUgraphNode n;
   CUgraphExec e;
@@ -365,7 +404,8 @@ static CUresult change_kernel_later(CUgraphExec e, CUgraphNode n) {
 }
 static CUresult add_kernel_first(CUgraphNode *n, CUgraph g, int there) {
   CUDA_KERNEL_NODE_PARAMS p = mixing(there ? arguments : nowhere);
-  return BY_NAME("cuGraphAddKernelNode", CUgraphNode *, CUgraph, const CUgraphNode *, size_t, void *)(n, g, NULL, 0, &p);
+  return BY_NAME("cuGraphAddKernelNode", CUgraphNode *, CUgraph,
+                 const CUgraphNode *, size_t, void *)(n, g, NULL, 0, &p);
 }
 static CUresult change_kernel_first(CUgraphNode n) {
   CUDA_KERNEL_NODE_PARAMS p = mixing(arguments);
@@ -375,9 +415,15 @@ static CUresult change_kernel_later_first(CUgraphExec e, CUgraphNode n) {
   CUDA_KERNEL_NODE_PARAMS p = mixing(arguments);
   return BY_NAME("cuGraphExecKernelNodeSetParams", CUgraphExec, CUgraphNode, void *)(e, n, &p);
 }
-static void graph_kernel_first(void) { graph_node(MADE, add_kernel_first, change_kernel_first, change_kernel_later_first); }
-static void graph_kernel_changed_first(void) { graph_node(CHANGED, add_kernel_first, change_kernel_first, change_kernel_later_first); }
-static void graph_kernel_later_first(void) { graph_node(CHANGED_LATER, add_kernel_first, change_kernel_first, change_kernel_later_first); }
+static void graph_kernel_first(void) {
+  graph_node(MADE, add_kernel_first, change_kernel_first, change_kernel_later_first);
+}
+static void graph_kernel_changed_first(void) {
+  graph_node(CHANGED, add_kernel_first, change_kernel_first, change_kernel_later_first);
+}
+static void graph_kernel_later_first(void) {
+  graph_node(CHANGED_LATER, add_kernel_first, change_kernel_first, change_kernel_later_first);
+}
 static void graph_kernel(void) { graph_node(MADE, add_kernel, change_kernel, change_kernel_later); }
 static void graph_kernel_changed(void) { graph_node(CHANGED, add_kernel, change_kernel, change_kernel_later); }
 static void graph_kernel_later(void) { graph_node(CHANGED_LATER, add_kernel, change_kernel, change_kernel_later); }
@@ -397,7 +443,8 @@ static CUresult add_any(CUgraphNode *n, CUgraph g, int there) {
 }
 static CUresult add_any_first(CUgraphNode *n, CUgraph g, int there) {
   CUgraphNodeParams p = any_node(there);
-  return BY_NAME("cuGraphAddNode", CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *)(n, g, NULL, 0, &p);
+  return BY_NAME("cuGraphAddNode", CUgraphNode *, CUgraph, const CUgraphNode *,
+                 size_t, CUgraphNodeParams *)(n, g, NULL, 0, &p);
 }
 static CUresult change_any(CUgraphNode n) {
   CUgraphNodeParams p = any_node(1);
@@ -434,40 +481,75 @@ static void captured_upload(void) { captured(to_upload_async); }
 static void captured_kernel(void) { captured(launched); }
 
 static const struct call calls[] = {
-  {"cuMemsetD8_v2", set8, SETS, 0, 1}, {"cuMemsetD8Async", set8_async, SETS}, {"cuMemsetD16_v2", set16, SETS, 0, 1}, {"cuMemsetD16Async", set16_async, SETS},
-  {"cuMemsetD32_v2", set32, SETS, 0, 1}, {"cuMemsetD32Async", set32_async, SETS}, {"cuMemsetD2D8_v2", set_rows8, SETS, 1, 1}, {"cuMemsetD2D8Async", set_rows8_async, SETS, 1},
-  {"cuMemsetD2D16_v2", set_rows16, SETS, 1, 1}, {"cuMemsetD2D16Async", set_rows16_async, SETS, 1}, {"cuMemsetD2D32_v2", set_rows32, SETS, 1, 1}, {"cuMemsetD2D32Async", set_rows32_async, SETS, 1},
-  {"cuMemcpy to", to_copy, TAKES}, {"cuMemcpy from", from_copy, GIVES}, {"cuMemcpyAsync to", to_copy_async, TAKES}, {"cuMemcpyAsync from", from_copy_async, GIVES},
-  {"cuMemcpyDtoD_v2 to", to_within, TAKES}, {"cuMemcpyDtoD_v2 from", from_within, GIVES}, {"cuMemcpyDtoDAsync_v2 to", to_within_async, TAKES}, {"cuMemcpyDtoDAsync_v2 from", from_within_async, GIVES},
-  {"cuMemcpyHtoD_v2 to", to_upload, TAKES}, {"cuMemcpyHtoDAsync_v2 to", to_upload_async, TAKES}, {"cuMemcpyHtoD_v2 from", from_upload, GIVES}, {"cuMemcpyHtoDAsync_v2 from", from_upload_async, GIVES},
-  {"cuMemcpyDtoH_v2 to", to_download, TAKES, 0, 1}, {"cuMemcpyDtoHAsync_v2 to", to_download_async, TAKES}, {"cuMemcpyDtoH_v2 from", from_download, GIVES}, {"cuMemcpyDtoHAsync_v2 from", from_download_async, GIVES},
-  {"cuMemcpyPeer to", to_peer, TAKES}, {"cuMemcpyPeer from", from_peer, GIVES}, {"cuMemcpyPeerAsync to", to_peer_async, TAKES}, {"cuMemcpyPeerAsync from", from_peer_async, GIVES},
-  {"cuMemcpyAtoD_v2", to_array_device, TAKES}, {"cuMemcpyDtoA_v2", from_array_device, GIVES}, {"cuMemcpyAtoH_v2", to_array_host, TAKES, 0, 1}, {"cuMemcpyAtoHAsync_v2", to_array_host_async, TAKES},
+  {"cuMemsetD8_v2", set8, SETS, 0, 1}, {"cuMemsetD8Async", set8_async, SETS},
+  {"cuMemsetD16_v2", set16, SETS, 0, 1}, {"cuMemsetD16Async", set16_async, SETS},
+  {"cuMemsetD32_v2", set32, SETS, 0, 1}, {"cuMemsetD32Async", set32_async, SETS},
+  {"cuMemsetD2D8_v2", set_rows8, SETS, 1, 1}, {"cuMemsetD2D8Async", set_rows8_async, SETS, 1},
+  {"cuMemsetD2D16_v2", set_rows16, SETS, 1, 1}, {"cuMemsetD2D16Async", set_rows16_async, SETS, 1},
+  {"cuMemsetD2D32_v2", set_rows32, SETS, 1, 1}, {"cuMemsetD2D32Async", set_rows32_async, SETS, 1},
+  {"cuMemcpy to", to_copy, TAKES}, {"cuMemcpy from", from_copy, GIVES},
+  {"cuMemcpyAsync to", to_copy_async, TAKES}, {"cuMemcpyAsync from", from_copy_async, GIVES},
+  {"cuMemcpyDtoD_v2 to", to_within, TAKES}, {"cuMemcpyDtoD_v2 from", from_within, GIVES},
+  {"cuMemcpyDtoDAsync_v2 to", to_within_async, TAKES}, {"cuMemcpyDtoDAsync_v2 from", from_within_async, GIVES},
+  {"cuMemcpyHtoD_v2 to", to_upload, TAKES}, {"cuMemcpyHtoDAsync_v2 to", to_upload_async, TAKES},
+  {"cuMemcpyHtoD_v2 from", from_upload, GIVES}, {"cuMemcpyHtoDAsync_v2 from", from_upload_async, GIVES},
+  {"cuMemcpyDtoH_v2 to", to_download, TAKES, 0, 1}, {"cuMemcpyDtoHAsync_v2 to", to_download_async, TAKES},
+  {"cuMemcpyDtoH_v2 from", from_download, GIVES}, {"cuMemcpyDtoHAsync_v2 from", from_download_async, GIVES},
+  {"cuMemcpyPeer to", to_peer, TAKES}, {"cuMemcpyPeer from", from_peer, GIVES},
+  {"cuMemcpyPeerAsync to", to_peer_async, TAKES}, {"cuMemcpyPeerAsync from", from_peer_async, GIVES},
+  {"cuMemcpyAtoD_v2", to_array_device, TAKES}, {"cuMemcpyDtoA_v2", from_array_device, GIVES},
+  {"cuMemcpyAtoH_v2", to_array_host, TAKES, 0, 1}, {"cuMemcpyAtoHAsync_v2", to_array_host_async, TAKES},
   {"cuMemcpyHtoA_v2", from_array_host, GIVES}, {"cuMemcpyHtoAAsync_v2", from_array_host_async, GIVES},
-  {"cuMemcpy2D_v2 to", to_flat, TAKES, 1}, {"cuMemcpy2D_v2 to, as host", to_flat_host, TAKES, 1}, {"cuMemcpy2D_v2 to, from host", to_flat_from_host, TAKES, 1},
-  {"cuMemcpy2D_v2 from", from_flat, GIVES, 1}, {"cuMemcpy2D_v2 from, as host", from_flat_host, GIVES, 1}, {"cuMemcpy2D_v2 from, to host", from_flat_to_host, GIVES, 1},
-  {"cuMemcpy2DUnaligned_v2 to", to_unaligned, TAKES, 1}, {"cuMemcpy2DUnaligned_v2 from", from_unaligned, GIVES, 1}, {"cuMemcpy2DAsync_v2 to", to_flat_async, TAKES, 1}, {"cuMemcpy2DAsync_v2 from", from_flat_async, GIVES, 1},
-  {"cuMemcpy3D_v2 to", to_deep, TAKES, 1}, {"cuMemcpy3D_v2 to, as host", to_deep_host, TAKES, 1}, {"cuMemcpy3D_v2 from", from_deep, GIVES, 1}, {"cuMemcpy3DAsync_v2 to", to_deep_async, TAKES, 1}, {"cuMemcpy3DAsync_v2 from", from_deep_async, GIVES, 1},
-  {"cuMemcpy3DPeer to", to_deep_peer, TAKES, 1}, {"cuMemcpy3DPeer from", from_deep_peer, GIVES, 1}, {"cuMemcpy3DPeerAsync to", to_deep_peer_async, TAKES, 1}, {"cuMemcpy3DPeerAsync from", from_deep_peer_async, GIVES, 1},
-  {"cuMemcpyBatchAsync_v2 to", to_batch, TAKES}, {"cuMemcpyBatchAsync_v2 from", from_batch, GIVES}, {"cuMemcpyBatchAsync to", to_batch_first, TAKES}, {"cuMemcpyBatchAsync from", from_batch_first, GIVES},
+  {"cuMemcpy2D_v2 to", to_flat, TAKES, 1}, {"cuMemcpy2D_v2 to, as host", to_flat_host, TAKES, 1},
+  {"cuMemcpy2D_v2 to, from host", to_flat_from_host, TAKES, 1},
+  {"cuMemcpy2D_v2 from", from_flat, GIVES, 1}, {"cuMemcpy2D_v2 from, as host", from_flat_host, GIVES, 1},
+  {"cuMemcpy2D_v2 from, to host", from_flat_to_host, GIVES, 1},
+  {"cuMemcpy2DUnaligned_v2 to", to_unaligned, TAKES, 1}, {"cuMemcpy2DUnaligned_v2 from", from_unaligned, GIVES, 1},
+  {"cuMemcpy2DAsync_v2 to", to_flat_async, TAKES, 1}, {"cuMemcpy2DAsync_v2 from", from_flat_async, GIVES, 1},
+  {"cuMemcpy3D_v2 to", to_deep, TAKES, 1}, {"cuMemcpy3D_v2 to, as host", to_deep_host, TAKES, 1},
+  {"cuMemcpy3D_v2 from", from_deep, GIVES, 1}, {"cuMemcpy3DAsync_v2 to", to_deep_async, TAKES, 1},
+  {"cuMemcpy3DAsync_v2 from", from_deep_async, GIVES, 1},
+  {"cuMemcpy3DPeer to", to_deep_peer, TAKES, 1}, {"cuMemcpy3DPeer from", from_deep_peer, GIVES, 1},
+  {"cuMemcpy3DPeerAsync to", to_deep_peer_async, TAKES, 1},
+  {"cuMemcpy3DPeerAsync from", from_deep_peer_async, GIVES, 1},
+  {"cuMemcpyBatchAsync_v2 to", to_batch, TAKES}, {"cuMemcpyBatchAsync_v2 from", from_batch, GIVES},
+  {"cuMemcpyBatchAsync to", to_batch_first, TAKES}, {"cuMemcpyBatchAsync from", from_batch_first, GIVES},
   {"cuMemcpyBatchAsync_v2 to, described in unified memory", to_batch_described, TAKES},
-  {"cuMemcpy3DBatchAsync_v2 to", to_boxes, TAKES, 1}, {"cuMemcpy3DBatchAsync_v2 from", from_boxes, GIVES, 1}, {"cuMemcpy3DBatchAsync to", to_boxes_first, TAKES, 1}, {"cuMemcpy3DBatchAsync from", from_boxes_first, GIVES, 1},
-  {"cuMemPrefetchAsync to the GPU", prefetch_gpu_first, HINTS}, {"cuMemPrefetchAsync to the CPU", prefetch_cpu_first, HINTS}, {"cuMemPrefetchAsync_v2 to the GPU", prefetch_gpu, HINTS}, {"cuMemPrefetchAsync_v2 to the CPU", prefetch_cpu, HINTS},
-  {"cuMemPrefetchBatchAsync to the GPU", prefetch_batch_gpu, HINTS}, {"cuMemPrefetchBatchAsync to the CPU", prefetch_batch_cpu, HINTS}, {"cuMemAdvise_v2", advise_all, HINTS}, {"cuMemAdvise", advise_first, HINTS},
+  {"cuMemcpy3DBatchAsync_v2 to", to_boxes, TAKES, 1}, {"cuMemcpy3DBatchAsync_v2 from", from_boxes, GIVES, 1},
+  {"cuMemcpy3DBatchAsync to", to_boxes_first, TAKES, 1}, {"cuMemcpy3DBatchAsync from", from_boxes_first, GIVES, 1},
+  {"cuMemPrefetchAsync to the GPU", prefetch_gpu_first, HINTS},
+  {"cuMemPrefetchAsync to the CPU", prefetch_cpu_first, HINTS},
+  {"cuMemPrefetchAsync_v2 to the GPU", prefetch_gpu, HINTS}, {"cuMemPrefetchAsync_v2 to the CPU", prefetch_cpu, HINTS},
+  {"cuMemPrefetchBatchAsync to the GPU", prefetch_batch_gpu, HINTS},
+  {"cuMemPrefetchBatchAsync to the CPU", prefetch_batch_cpu, HINTS},
+  {"cuMemAdvise_v2", advise_all, HINTS}, {"cuMemAdvise", advise_first, HINTS},
   {"cuMemDiscardBatchAsync", discard, DISCARDS}, {"cuMemDiscardAndPrefetchBatchAsync", discard_and_prefetch, DISCARDS},
-  {"cuLaunchKernel", launched, MIXES}, {"cuLaunchKernel in the legacy stream", launched_legacy, MIXES}, {"cuLaunchKernel, packed", launched_packed, MIXES}, {"cuLaunchKernel, far behind", launched_behind, MIXES},
-  {"cuLaunchKernelEx", launched_ex, MIXES}, {"cuLaunchCooperativeKernel", launched_cooperative, MIXES}, {"cuLaunchCooperativeKernelMultiDevice", launched_multi, MIXES},
-  {"cuLaunch", launched_old, MIXES}, {"cuLaunchGrid", launched_grid, MIXES}, {"cuLaunchGridAsync", launched_grid_async, MIXES}, {"cuTexObjectCreate", texture, GIVES},
+  {"cuLaunchKernel", launched, MIXES}, {"cuLaunchKernel in the legacy stream", launched_legacy, MIXES},
+  {"cuLaunchKernel, packed", launched_packed, MIXES}, {"cuLaunchKernel, far behind", launched_behind, MIXES},
+  {"cuLaunchKernelEx", launched_ex, MIXES}, {"cuLaunchCooperativeKernel", launched_cooperative, MIXES},
+  {"cuLaunchCooperativeKernelMultiDevice", launched_multi, MIXES},
+  {"cuLaunch", launched_old, MIXES}, {"cuLaunchGrid", launched_grid, MIXES},
+  {"cuLaunchGridAsync", launched_grid_async, MIXES}, {"cuTexObjectCreate", texture, GIVES},
   {"cuGraphAddMemsetNode", graph_set, SETS, 1}, {"cuGraphMemsetNodeSetParams", graph_set_changed, SETS, 1},
-  {"cuGraphAddMemcpyNode to", to_graph, TAKES, 1}, {"cuGraphAddMemcpyNode to, as host", to_graph_host, TAKES, 1}, {"cuGraphAddMemcpyNode from", from_graph, GIVES, 1}, {"cuGraphAddMemcpyNode from, as host", from_graph_host, GIVES, 1},
+  {"cuGraphAddMemcpyNode to", to_graph, TAKES, 1}, {"cuGraphAddMemcpyNode to, as host", to_graph_host, TAKES, 1},
+  {"cuGraphAddMemcpyNode from", from_graph, GIVES, 1},
+  {"cuGraphAddMemcpyNode from, as host", from_graph_host, GIVES, 1},
   {"cuGraphMemcpyNodeSetParams", to_graph_changed, TAKES, 1},
-  {"cuGraphAddKernelNode_v2", graph_kernel, MIXES}, {"cuGraphKernelNodeSetParams_v2", graph_kernel_changed, MIXES}, {"cuGraphExecKernelNodeSetParams_v2", graph_kernel_later, MIXES},
-  {"cuGraphAddKernelNode", graph_kernel_first, MIXES}, {"cuGraphKernelNodeSetParams", graph_kernel_changed_first, MIXES}, {"cuGraphExecKernelNodeSetParams", graph_kernel_later_first, MIXES},
-  {"cuGraphAddNode_v2", graph_any, MIXES}, {"cuGraphAddNode", graph_any_first, MIXES}, {"cuGraphNodeSetParams", graph_any_changed, MIXES}, {"cuGraphExecNodeSetParams", graph_any_later, MIXES},
+  {"cuGraphAddKernelNode_v2", graph_kernel, MIXES}, {"cuGraphKernelNodeSetParams_v2", graph_kernel_changed, MIXES},
+  {"cuGraphExecKernelNodeSetParams_v2", graph_kernel_later, MIXES},
+  {"cuGraphAddKernelNode", graph_kernel_first, MIXES},
+  {"cuGraphKernelNodeSetParams", graph_kernel_changed_first, MIXES},
+  {"cuGraphExecKernelNodeSetParams", graph_kernel_later_first, MIXES},
+  {"cuGraphAddNode_v2", graph_any, MIXES}, {"cuGraphAddNode", graph_any_first, MIXES},
+  {"cuGraphNodeSetParams", graph_any_changed, MIXES}, {"cuGraphExecNodeSetParams", graph_any_later, MIXES},
   {"cuGraphLaunch, child", graph_child, MIXES},
-  {"cuStreamWriteValue32_v2", write32, HINTS}, {"cuStreamWriteValue64_v2", write64, HINTS}, {"cuStreamWaitValue32_v2", wait32, HINTS}, {"cuStreamWaitValue64_v2", wait64, HINTS}, {"cuStreamBatchMemOp_v2", write_batch, HINTS},
-  {"cuGraphLaunch, captured set", captured_set, SETS}, {"cuGraphLaunch, captured copy to", captured_to, TAKES}, {"cuGraphLaunch, captured copy from", captured_from, GIVES},
-  {"cuGraphLaunch, captured upload", captured_upload, TAKES}, {"cuGraphLaunch, captured kernel", captured_kernel, MIXES},
+  {"cuStreamWriteValue32_v2", write32, HINTS}, {"cuStreamWriteValue64_v2", write64, HINTS},
+  {"cuStreamWaitValue32_v2", wait32, HINTS}, {"cuStreamWaitValue64_v2", wait64, HINTS},
+  {"cuStreamBatchMemOp_v2", write_batch, HINTS},
+  {"cuGraphLaunch, captured set", captured_set, SETS}, {"cuGraphLaunch, captured copy to", captured_to, TAKES},
+  {"cuGraphLaunch, captured copy from", captured_from, GIVES},
+  {"cuGraphLaunch, captured upload", captured_upload, TAKES},
+  {"cuGraphLaunch, captured kernel", captured_kernel, MIXES},
 };
 
 static void list(void) {

@@ -318,7 +318,8 @@ static void captures(void) {
   SAY("capture %d", r);
   for (unsigned k = pick(4); k--;) {
     switch (pick(9)) {
-    case 0: case 1: cuMemsetD8Async(blocks[b], 1, sizes[b], s); SAY("captured fill"); break; // of an invalid capture its end tells
+    // of an invalid capture its end tells
+    case 0: case 1: cuMemsetD8Async(blocks[b], 1, sizes[b], s); SAY("captured fill"); break;
     case 2: q = cuMemAlloc(&p, 100); SAY("alloc %d", q); if (!q) SAY("free %d", cuMemFree(p)); break;
     case 3: SAY("synchronize %d", cuStreamSynchronize(s)); break;
     case 4: SAY("query %d", cuStreamQuery(s)); break;

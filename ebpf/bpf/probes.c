@@ -1,6 +1,7 @@
-// The programs that run in the kernel. Entry and return probes of the driver libraries' functions all lead to enter() and leave(), which keep, for
-// each thread, the calls that it is in, and add what ended to per-CPU histograms; the attach cookie is the function's index. Tracepoints follow the
-// same processes' forks, ends, system calls and time without a CPU. Compiled by bpf2go (see ../ebpf.go); probes.go beside it reads the maps.
+// The programs that run in the kernel. Entry and return probes of the driver libraries' functions all lead to enter()
+// and leave(), which keep, for each thread, the calls that it is in, and add what ended to per-CPU histograms; the
+// attach cookie is the function's index. Tracepoints follow the same processes' forks, ends, system calls and time
+// without a CPU. Compiled by bpf2go (see ../ebpf.go); probes.go beside it reads the maps.
 
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
@@ -20,14 +21,15 @@ enum { BUCKETS = 40, DEPTH = 8, SYSCALLS = 512, CLASSES = 5, STACK = 64 };
 enum { LOST_THREADS, LOST_NESTED, LOST_RETURNS, LOST_STALLS, LOST_KINDS };
 enum { CLASS_NONE, CLASS_FILE, CLASS_NETWORK, CLASS_DEVICE, CLASS_OTHER };
 
-// calls is what is known of one function. What was entered and neither ended nor was abandoned (by longjmp, or by the thread's end) is in flight.
+// calls is what is known of one function. What was entered and neither ended nor was abandoned (by longjmp, or by the
+// thread's end) is in flight.
 struct calls {
   __u64 entered, ended, abandoned, ns, longest, off_cpu, bytes;
   __u64 histogram[BUCKETS]; // by the position of the highest bit of the nanoseconds
 };
 
-// operand says where a copy's size is: argument number `arg` (from 1), or, where fields > 0, the product of size_t fields of the structure that it
-// points to.
+// operand says where a copy's size is: argument number `arg` (from 1), or, where fields > 0, the product of size_t
+// fields of the structure that it points to.
 struct operand {
   __u8 arg, fields;
   __u16 offset[3];
@@ -39,7 +41,8 @@ struct frame {
 };
 
 struct thread {
-  __u32 process, depth, beyond, number; // beyond: calls nested deeper than the frames; number: the system call it is in, plus one
+  // beyond: calls nested deeper than the frames; number: the system call it is in, plus one
+  __u32 process, depth, beyond, number;
   __u64 system_start, off_since;
   struct frame frames[DEPTH];
 };
@@ -151,7 +154,9 @@ static __always_inline void abandon(__u32 process, __u32 function) {
 }
 
 // known gives what is kept of the current thread, or NULL; begin makes it.
-static __always_inline struct thread *known(void) { return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0); }
+static __always_inline struct thread *known(void) {
+  return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+}
 
 static __always_inline struct thread *begin(__u32 process) {
   struct thread *t = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -176,9 +181,14 @@ static __always_inline struct thread *caller(void) {
   return begin(process);
 }
 
-// A register of the context, loaded at a constant offset; the compiler would compute an address, which the verifier refuses.
+// A register of the context, loaded at a constant offset; the compiler would compute an address, which the verifier
+// refuses.
 #define REGISTER(c, field) \
-  ({ __u64 v; __asm__ volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(v) : "r"(c), "i"(__builtin_offsetof(struct pt_regs, field))); v; })
+  ({ \
+    __u64 v; \
+    __asm__ volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(v) : "r"(c), "i"(__builtin_offsetof(struct pt_regs, field))); \
+    v; \
+  })
 
 static __always_inline __u64 argument(struct pt_regs *c, __u32 n) {
   switch (n) {
@@ -306,7 +316,9 @@ static __always_inline void leave(struct pt_regs *c) {
   if (per_process) {
     struct key k = {t->process, function};
     struct calls *own = bpf_map_lookup_elem(&by_process, &k);
-    if (!own) { // it was entered on another CPU; per-CPU values come into being on all at once, so this is an entry that did not fit
+    // it was entered on another CPU; per-CPU values come into being on all at once, so this is an entry that did not
+    // fit
+    if (!own) {
       lose(LOST_THREADS);
     } else {
       add(own, ns, off_cpu, b);
@@ -449,7 +461,8 @@ int switched(__u64 *c) {
 
 SEC("raw_tp/sched_process_fork")
 int forked(struct bpf_raw_tracepoint_args *c) {
-  __u32 parent = BPF_CORE_READ((struct task_struct *)c->args[0], tgid), child = BPF_CORE_READ((struct task_struct *)c->args[1], tgid);
+  __u32 parent = BPF_CORE_READ((struct task_struct *)c->args[0], tgid),
+      child = BPF_CORE_READ((struct task_struct *)c->args[1], tgid);
   if (parent == child || !follow) return 0;
   struct process *p = bpf_map_lookup_elem(&processes, &parent);
   if (!p || p->over) return 0;

@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-int cuDriverGetVersion(int *), cuMemcpyHtoD_v2(unsigned long long, const void *, size_t), cuMemcpy2D_v2(const void *), cuCtxSynchronize(void);
+int cuDriverGetVersion(int *), cuMemcpyHtoD_v2(unsigned long long, const void *, size_t),
+    cuMemcpy2D_v2(const void *), cuCtxSynchronize(void);
 int cuEventSynchronize(void *), cuInit(unsigned);
 
 __attribute__((noinline)) static int slow_caller(void) { return cuCtxSynchronize() + 1; }

@@ -103,7 +103,8 @@ __asm__(
     "  pop %r9\n  pop %r8\n  pop %rcx\n  pop %rdx\n  pop %rsi\n  pop %rdi\n"
     "  lea slots_after(%rip), %r11\n  mov %r11, (%rsp)\n  jmp *%rax\n"
     "slots_after:\n"
-    "  push %rax\n  sub $8, %rsp\n  mov %rax, %rdi\n  call slots_leave\n  mov %rax, %r11\n  add $8, %rsp\n  pop %rax\n  jmp *%r11\n");
+    "  push %rax\n  sub $8, %rsp\n  mov %rax, %rdi\n  call slots_leave\n  mov %rax, %r11\n  add $8, %rsp\n  pop %rax\n"
+    "  jmp *%r11\n");
 extern char slots_common[];
 
 #define NAMED_STUB(n, name) __asm__(".globl " #name "\n" #name ": mov $2000+" #n ", %eax\n jmp slots_common\n")

@@ -27,7 +27,8 @@ int main() {
   CK(cudaRuntimeGetVersion(&runtime));
   CK(cudaDriverGetVersion(&driver));
   CK(cudaGetDeviceProperties(&p, 0));
-  std::printf("runtime %d, driver %d, %s, %zu bytes, sm_%d%d, %d multiprocessors\n", runtime, driver, p.name, p.totalGlobalMem, p.major, p.minor, p.multiProcessorCount);
+  std::printf("runtime %d, driver %d, %s, %zu bytes, sm_%d%d, %d multiprocessors\n", runtime,
+              driver, p.name, p.totalGlobalMem, p.major, p.minor, p.multiProcessorCount);
   CK(cudaMallocHost(&a, n * 4));
   b = static_cast<float *>(std::malloc(n * 4));
   c = static_cast<float *>(std::malloc(n * 4));

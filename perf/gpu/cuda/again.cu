@@ -1,6 +1,6 @@
 // nvcc: -lcuda
-// cudaDeviceReset and everything again; contexts that were made current before anybody retained them; wait and write of values; batches of
-// them; loading mode; user objects; capture of all modes.
+// cudaDeviceReset and everything again; contexts that were made current before anybody retained them; wait and write of
+// values; batches of them; loading mode; user objects; capture of all modes.
 #include "check.cuh"
 #include <cuda.h>
 
@@ -36,7 +36,8 @@ static void values() {
   ops[0].operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
   ops[0].waitValue.address = p, ops[0].waitValue.value = 7, ops[0].waitValue.flags = CU_STREAM_WAIT_VALUE_EQ;
   ops[1].operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-  ops[1].writeValue.address = p + 4, ops[1].writeValue.value = 9, ops[1].writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+  ops[1].writeValue.address = p + 4, ops[1].writeValue.value = 9,
+      ops[1].writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
   printf(" batch %d", cuStreamBatchMemOp(s, 2, ops, 0));
   printf(" synchronize %d\n", cuStreamSynchronize(s));
   cuMemcpyDtoH(v, p, 16);
@@ -81,7 +82,8 @@ int main() {
   for (int i = 0; i < 1000000 && !*(volatile int *)&destroyed; i++) cuCtxSynchronize();
   printf(" %d\n", destroyed);
 
-  for (CUstreamCaptureMode m : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+  for (CUstreamCaptureMode m
+       : {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
     CUstream s;
     CUdeviceptr q = 0;
     cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);

@@ -1,5 +1,6 @@
 // nvcc: -lcublas
-// cuBLAS and cuBLASXt: matrices of all types, batches, triangles, workspaces, graphs of calls, host matrices spread by cublasXt.
+// cuBLAS and cuBLASXt: matrices of all types, batches, triangles, workspaces, graphs of calls, host matrices spread by
+// cublasXt.
 #include "check.cuh"
 #include <algorithm>
 #include <cmath>
@@ -22,14 +23,17 @@ template <typename T> Out<T> matrix(size_t n, int seed) {
   return d;
 }
 
-template <typename T, typename S> void product(cublasHandle_t h, const char *name, cudaDataType type, cublasComputeType_t compute) {
+template <typename T, typename S>
+void product(cublasHandle_t h, const char *name, cudaDataType type, cublasComputeType_t compute) {
   const int m = 200, n = 136, k = 304;
   auto a = matrix<T>(m * k, 1), b = matrix<T>(k * n, 2);
   Out<T> c(m * n);
   S one = 1, zero = 0;
-  BK(cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_T, m, n, k, &one, a.p, type, m, b.p, type, n, &zero, c.p, type, m, compute, CUBLAS_GEMM_DEFAULT));
+  BK(cublasGemmEx(h, CUBLAS_OP_N, CUBLAS_OP_T, m, n, k, &one, a.p, type, m, b.p,
+                  type, n, &zero, c.p, type, m, compute, CUBLAS_GEMM_DEFAULT));
   show(name, c.get());
-  BK(cublasGemmStridedBatchedEx(h, CUBLAS_OP_T, CUBLAS_OP_N, 40, 24, 40, &one, a.p, type, 40, 1600, b.p, type, 40, 1600, &one, c.p, type, 40, 960, 8, compute, CUBLAS_GEMM_DEFAULT));
+  BK(cublasGemmStridedBatchedEx(h, CUBLAS_OP_T, CUBLAS_OP_N, 40, 24, 40, &one, a.p, type, 40, 1600,
+                                b.p, type, 40, 1600, &one, c.p, type, 40, 960, 8, compute, CUBLAS_GEMM_DEFAULT));
   show("  batch", c.get());
 }
 
@@ -50,7 +54,8 @@ int main() {
   float two = 2, norm = 0, dot = 0;
   int largest = 0;
   BK(cublasSgemv(h, CUBLAS_OP_T, n, n, &two, a.p, n, x.p, 1, &two, y.p, 1));
-  BK(cublasStrsm(h, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, CUBLAS_DIAG_UNIT, n, 8, &two, a.p, n, b.p, n));
+  BK(cublasStrsm(h, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER,
+                 CUBLAS_OP_N, CUBLAS_DIAG_UNIT, n, 8, &two, a.p, n, b.p, n));
   BK(cublasSsyrk(h, CUBLAS_FILL_MODE_UPPER, CUBLAS_OP_N, n, n, &two, a.p, n, &two, b.p, n));
   BK(cublasSnrm2(h, n, x.p, 1, &norm));
   BK(cublasSdot(h, n, x.p, 1, y.p, 1, &dot));

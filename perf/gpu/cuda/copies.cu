@@ -1,4 +1,5 @@
-// The runtime's forms of copies and sets: 2D, 3D, to and from arrays, symbols, registered and write-combined memory, memory that kernels read in place.
+// The runtime's forms of copies and sets: 2D, 3D, to and from arrays, symbols, registered and write-combined memory,
+// memory that kernels read in place.
 #include "check.cuh"
 
 __constant__ int table[64];
@@ -49,7 +50,8 @@ int main() {
   for (int y = 0; y < 20; y++) CHECK(!memcmp(&dst[y * 256], &src[y * 200], 128), "row %d through arrays", y);
   CK(cudaMemcpy2DFromArrayAsync(d, pitch, b, 0, 0, 128, 20, cudaMemcpyDeviceToDevice, 0));
   CK(cudaMemcpy2D(dst.data(), 128, d, pitch, 128, 20, cudaMemcpyDeviceToHost));
-  for (int y = 0; y < 20; y++) CHECK(!memcmp(&dst[y * 128], &src[y * 200], 128), "row %d from an array to the device", y);
+  for (int y = 0; y < 20; y++)
+    CHECK(!memcmp(&dst[y * 128], &src[y * 200], 128), "row %d from an array to the device", y);
   show("arrays", dst);
 
   int t[64];

@@ -28,7 +28,8 @@ int main() {
   FK(cufftExecC2C(plan, (cufftComplex *)out.p, (cufftComplex *)out.p, CUFFT_INVERSE));
   CK(cudaStreamSynchronize(s));
   auto back = out.get();
-  for (size_t i = 0; i < host.size(); i += 97) CHECK(fabsf(back[i].x / n - host[i].x) < 1e-4f, "not the inverse at %zu", i);
+  for (size_t i = 0; i < host.size(); i += 97)
+    CHECK(fabsf(back[i].x / n - host[i].x) < 1e-4f, "not the inverse at %zu", i);
   FK(cufftDestroy(plan));
   FK(cufftPlan2d(&plan, 60, 77, CUFFT_C2C)); // factors of 7 and 11
   FK(cufftExecC2C(plan, (cufftComplex *)in.p, (cufftComplex *)out.p, CUFFT_FORWARD));

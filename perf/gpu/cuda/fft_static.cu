@@ -17,7 +17,9 @@ __device__ cufftComplex scaled(void *in, size_t i, void *info, void *) {
   float f = *(float *)info;
   return make_cuFloatComplex(v.x * f, v.y * f);
 }
-__device__ void swapped(void *out, size_t i, cufftComplex v, void *, void *) { ((cufftComplex *)out)[i] = make_cuFloatComplex(v.y, v.x); }
+__device__ void swapped(void *out, size_t i, cufftComplex v, void *, void *) {
+  ((cufftComplex *)out)[i] = make_cuFloatComplex(v.y, v.x);
+}
 __device__ cufftCallbackLoadC load = scaled;
 __device__ cufftCallbackStoreC store = swapped;
 

@@ -1,4 +1,5 @@
-// Graphs: memory nodes, allocations captured from streams, conditional nodes, updates, clones, edges, launches from the device, export as text.
+// Graphs: memory nodes, allocations captured from streams, conditional nodes, updates, clones, edges, launches from the
+// device, export as text.
 #include "check.cuh"
 #include <string>
 #include <unistd.h>
@@ -9,7 +10,9 @@ __global__ void fill(int *p, int n, int v) {
 __global__ void add(const int *a, int *out, int n) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) out[i] += a[i];
 }
-__global__ void decide(cudaGraphConditionalHandle h, int *rounds, int limit) { cudaGraphSetConditional(h, ++*rounds < limit); }
+__global__ void decide(cudaGraphConditionalHandle h, int *rounds, int limit) {
+  cudaGraphSetConditional(h, ++*rounds < limit);
+}
 __global__ void choose(cudaGraphConditionalHandle h, const int *which) { cudaGraphSetConditional(h, *which); }
 
 cudaKernelNodeParams kernel(void *f, void **args) {
@@ -26,7 +29,8 @@ void memory_nodes(cudaStream_t s) {
   cudaGraphExec_t e;
   CK(cudaGraphCreate(&g, 0));
   cudaMemAllocNodeParams a = {};
-  a.poolProps.allocType = cudaMemAllocationTypePinned, a.poolProps.location.type = cudaMemLocationTypeDevice, a.bytesize = n * sizeof(int);
+  a.poolProps.allocType = cudaMemAllocationTypePinned,
+      a.poolProps.location.type = cudaMemLocationTypeDevice, a.bytesize = n * sizeof(int);
   cudaGraphNode_t alloc, first, second, end;
   CK(cudaGraphAddMemAllocNode(&alloc, g, nullptr, 0, &a));
   void *fill_args[] = {&a.dptr, &size, &seed}, *add_args[] = {&a.dptr, &out.p, &size};
@@ -39,7 +43,8 @@ void memory_nodes(cudaStream_t s) {
   void *freed;
   CK(cudaGraphMemAllocNodeGetParams(alloc, &got));
   CK(cudaGraphMemFreeNodeGetParams(end, &freed));
-  printf("parameters of the memory nodes: %d %d\n", got.dptr == a.dptr && got.bytesize == n * sizeof(int), freed == a.dptr);
+  printf("parameters of the memory nodes: %d %d\n",
+         got.dptr == a.dptr && got.bytesize == n * sizeof(int), freed == a.dptr);
   CK(cudaGraphInstantiate(&e, g, 0));
   for (int i = 0; i < 3; i++) CK(cudaGraphLaunch(e, s));
   CK(cudaStreamSynchronize(s));
@@ -79,7 +84,8 @@ void conditional_nodes(cudaStream_t s) {
   CK(cudaGraphConditionalHandleCreate(&branch, g, 0, cudaGraphCondAssignDefault));
   int size = n, limit = 6;
   cudaGraphNodeParams w = {};
-  w.type = cudaGraphNodeTypeConditional, w.conditional.handle = loop, w.conditional.type = cudaGraphCondTypeWhile, w.conditional.size = 1;
+  w.type = cudaGraphNodeTypeConditional, w.conditional.handle = loop,
+      w.conditional.type = cudaGraphCondTypeWhile, w.conditional.size = 1;
   cudaGraphNode_t node, body, chosen, inside;
   CK(cudaGraphAddNode(&node, g, nullptr, nullptr, 0, &w));
   void *add_args[] = {&ones.p, &out.p, &size}, *decide_args[] = {&loop, &rounds.p, &limit};
@@ -93,7 +99,8 @@ void conditional_nodes(cudaStream_t s) {
   k.gridDim = k.blockDim = dim3(1);
   CK(cudaGraphAddKernelNode(&chosen, g, &node, 1, &k));
   cudaGraphNodeParams i = {};
-  i.type = cudaGraphNodeTypeConditional, i.conditional.handle = branch, i.conditional.type = cudaGraphCondTypeIf, i.conditional.size = 1;
+  i.type = cudaGraphNodeTypeConditional, i.conditional.handle = branch,
+      i.conditional.type = cudaGraphCondTypeIf, i.conditional.size = 1;
   CK(cudaGraphAddNode(&node, g, &chosen, nullptr, 1, &i));
   cudaMemsetParams m = {};
   m.dst = out.p, m.elementSize = 4, m.width = 10, m.height = 1, m.value = 77;

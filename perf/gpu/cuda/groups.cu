@@ -7,7 +7,8 @@ namespace cg = cooperative_groups;
 __global__ void rounds(unsigned *a, int n, int times) {
   cg::grid_group grid = cg::this_grid();
   for (int t = 0; t < times; t++) {
-    for (int i = grid.thread_rank(); i < n; i += grid.size()) a[(t + 1) % 2 * n + i] = a[t % 2 * n + i] + a[t % 2 * n + (i + 1) % n];
+    for (int i = grid.thread_rank(); i < n; i += grid.size())
+      a[(t + 1) % 2 * n + i] = a[t % 2 * n + i] + a[t % 2 * n + (i + 1) % n];
     grid.sync();
   }
 }

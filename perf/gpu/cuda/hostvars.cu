@@ -1,5 +1,6 @@
 // nvcc: -lnvrtc -lcuda
-// Code that refers to variables of the host program by name: their addresses are given when a module or a library is loaded.
+// Code that refers to variables of the host program by name: their addresses are given when a module or a library is
+// loaded.
 #include "check.cuh"
 #include <cuda.h>
 #include <nvrtc.h>

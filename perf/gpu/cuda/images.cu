@@ -17,8 +17,10 @@ int main() {
   memset(&c, 0, sizeof c);
   cudaDeviceProp p;
   CK(cudaGetDeviceProperties(&p, 0));
-  c.nMultiProcessorCount = p.multiProcessorCount, c.nMaxThreadsPerMultiProcessor = p.maxThreadsPerMultiProcessor, c.nMaxThreadsPerBlock = p.maxThreadsPerBlock;
-  c.nSharedMemPerBlock = p.sharedMemPerBlock, c.nCudaDevAttrComputeCapabilityMajor = p.major, c.nCudaDevAttrComputeCapabilityMinor = p.minor;
+  c.nMultiProcessorCount = p.multiProcessorCount, c.nMaxThreadsPerMultiProcessor = p.maxThreadsPerMultiProcessor,
+      c.nMaxThreadsPerBlock = p.maxThreadsPerBlock;
+  c.nSharedMemPerBlock = p.sharedMemPerBlock, c.nCudaDevAttrComputeCapabilityMajor = p.major,
+      c.nCudaDevAttrComputeCapabilityMinor = p.minor;
   CK(cudaStreamCreate(&c.hStream));
   std::vector<Npp8u> host(w * h);
   for (int i = 0; i < w * h; i++) host[i] = (Npp8u)(sample(i) * 255);
@@ -36,7 +38,8 @@ int main() {
   CK(cudaStreamSynchronize(c.hStream));
   auto sums = b.get();
   for (int i = 0; i < w * h; i++) CHECK(sums[i] == std::min(host[i] + 40, 255), "pixel %d is %d", i, sums[i]);
-  PK(nppiResize_8u_C1R_Ctx(a.p, w, all, {0, 0, w, h}, half.p, w / 2, {w / 2, h / 2}, {0, 0, w / 2, h / 2}, NPPI_INTER_LINEAR, c));
+  PK(nppiResize_8u_C1R_Ctx(a.p, w, all, {0, 0, w, h}, half.p, w / 2,
+                           {w / 2, h / 2}, {0, 0, w / 2, h / 2}, NPPI_INTER_LINEAR, c));
   CK(cudaStreamSynchronize(c.hStream));
   show("half the size", half.get());
 }

@@ -46,7 +46,9 @@ int main() {
     auto a = compile(caller, "caller.cu", cubin), b = compile(callee, "callee.cu", cubin);
     CUjitInputType type = cubin ? CU_JIT_INPUT_CUBIN : CU_JIT_INPUT_PTX;
     char info[8192] = "", error[8192] = "";
-    CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE};
+    CUjit_option options[] =
+        {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
+         CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE};
     void *values[] = {info, (void *)sizeof info, error, (void *)sizeof error, (void *)1};
     CUlinkState s;
     void *image;
@@ -55,7 +57,8 @@ int main() {
     DRIVER(cuLinkAddData(s, type, a.data(), a.size(), "caller", 0, nullptr, nullptr));
     DRIVER(cuLinkAddData(s, type, b.data(), b.size(), "callee", 0, nullptr, nullptr));
     DRIVER(cuLinkComplete(s, &image, &bytes));
-    printf("%s: %zu bytes, info log %s, error log '%s'\n", cubin ? "cubins" : "PTX", bytes, info[0] ? "with text" : "empty", error);
+    printf("%s: %zu bytes, info log %s, error log '%s'\n",
+           cubin ? "cubins" : "PTX", bytes, info[0] ? "with text" : "empty", error);
     use(image, "driver's linker");
     DRIVER(cuLinkDestroy(s));
 

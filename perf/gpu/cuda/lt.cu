@@ -1,5 +1,6 @@
 // nvcc: -lcublasLt -lcuda
-// cuBLASLt in bf16, fp16 and fp8, in two contexts at once: contexts and streams have ids of their own, and each thread's results are its own.
+// cuBLASLt in bf16, fp16 and fp8, in two contexts at once: contexts and streams have ids of their own, and each
+// thread's results are its own.
 #include "check.cuh"
 #include <algorithm>
 #include <cmath>
@@ -17,7 +18,9 @@
     if (got_ != CUBLAS_STATUS_SUCCESS) FAIL("%s: %s", #call, cublasLtGetStatusName(got_)); \
   } while (0)
 
-template <typename A, typename C> void product(cublasLtHandle_t lt, cudaStream_t s, const char *name, cudaDataType at, cudaDataType ct, int seed, std::string &text) {
+template <typename A, typename C>
+void product(cublasLtHandle_t lt, cudaStream_t s, const char *name, cudaDataType at, cudaDataType ct, int seed,
+             std::string &text) {
   const int m = 256, n = 128, k = 512;
   std::vector<A> a(m * k), b(n * k);
   for (int i = 0; i < m * k; i++) a[i] = A(sample(i + seed) - 0.5f);
@@ -46,7 +49,8 @@ template <typename A, typename C> void product(cublasLtHandle_t lt, cudaStream_t
   LK(cublasLtMatmulAlgoGetHeuristic(lt, op, la, lb, lc, lc, want, 4, found, &count));
   CHECK(count > 0, "no algorithm for %s", name);
   float one = 1, zero = 0;
-  for (int round = 0; round < 20; round++) LK(cublasLtMatmul(lt, op, &one, da.p, la, db.p, lb, &zero, dc.p, lc, dc.p, lc, &found[0].algo, space.p, room, s));
+  for (int round = 0; round < 20; round++)
+    LK(cublasLtMatmul(lt, op, &one, da.p, la, db.p, lb, &zero, dc.p, lc, dc.p, lc, &found[0].algo, space.p, room, s));
   CK(cudaStreamSynchronize(s));
   auto c = dc.get();
   double error = 0;
@@ -58,9 +62,11 @@ template <typename A, typename C> void product(cublasLtHandle_t lt, cudaStream_t
     }
   CHECK(error < 0.2, "%s: an error of %f", name, error);
   char line[200];
-  snprintf(line, sizeof line, "  %s %d ways %016llx\n", name, count, (unsigned long long)digest(c.data(), c.size() * sizeof(C)));
+  snprintf(line, sizeof line, "  %s %d ways %016llx\n", name, count,
+           (unsigned long long)digest(c.data(), c.size() * sizeof(C)));
   text += line;
-  cublasLtMatmulPreferenceDestroy(want), cublasLtMatrixLayoutDestroy(la), cublasLtMatrixLayoutDestroy(lb), cublasLtMatrixLayoutDestroy(lc), cublasLtMatmulDescDestroy(op);
+  cublasLtMatmulPreferenceDestroy(want), cublasLtMatrixLayoutDestroy(la), cublasLtMatrixLayoutDestroy(lb),
+      cublasLtMatrixLayoutDestroy(lc), cublasLtMatmulDescDestroy(op);
 }
 
 struct Side {

@@ -1,5 +1,6 @@
-// Unified memory in the usual patterns: a list, a tree, a grid whose steps the CPU and the GPU take in turn, a vector that the CPU adds up, a
-// std::vector with a managed allocator, __managed__ variables, and system calls on managed memory.
+// Unified memory in the usual patterns: a list, a tree, a grid whose steps the CPU and the GPU take in turn, a vector
+// that the CPU adds up, a std::vector with a managed allocator, __managed__ variables, and system calls on managed
+// memory.
 #include "check.cuh"
 #include <fcntl.h>
 #include <unistd.h>
@@ -45,7 +46,8 @@ __global__ void step(const float *a, float *b, int n) {
   }
 }
 __global__ void square(unsigned *p, size_t n) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) p[i] = p[i] * p[i] + 1;
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    p[i] = p[i] * p[i] + 1;
 }
 __global__ void scale_table(float f) { table[threadIdx.x] *= f; }
 

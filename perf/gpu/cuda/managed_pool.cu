@@ -1,4 +1,5 @@
-// A pool over managed memory in the manner of RMM: big slabs, cut into blocks that are handed out and taken back in streams, with the CPU looking in.
+// A pool over managed memory in the manner of RMM: big slabs, cut into blocks that are handed out and taken back in
+// streams, with the CPU looking in.
 #include "check.cuh"
 #include <algorithm>
 #include <map>

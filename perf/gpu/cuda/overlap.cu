@@ -1,4 +1,5 @@
-// Copies in both directions and kernels that overlap in many streams, with priorities, events between them and host functions behind them.
+// Copies in both directions and kernels that overlap in many streams, with priorities, events between them and host
+// functions behind them.
 #include "check.cuh"
 #include <algorithm>
 #include <cmath>
@@ -37,7 +38,9 @@ int main() {
       if (r == 0) CK(cudaMemcpyAsync(w[i].device, w[i].host, 4 * n, cudaMemcpyHostToDevice, w[i].s));
       if (r % 3 == 2) CK(cudaStreamWaitEvent(w[i].s, w[(i + 1) % streams].e, 0));
       mix<<<64, 256, 0, w[i].s>>>(w[i].device, n, r * 77 + i);
-      if (r % 3 == 1) CK(cudaMemcpyAsync(w[i].device, w[(i + 3) % streams].host, 4 * (n / 4), cudaMemcpyHostToDevice, w[i].s)); // while others read it
+      // while others read it
+      if (r % 3 == 1)
+        CK(cudaMemcpyAsync(w[i].device, w[(i + 3) % streams].host, 4 * (n / 4), cudaMemcpyHostToDevice, w[i].s));
       CK(cudaMemcpyAsync(w[i].back, w[i].device, 4 * n, cudaMemcpyDeviceToHost, w[i].s));
       CK(cudaEventRecord(w[i].e, w[i].s));
       CK(cudaLaunchHostFunc(w[i].s, finished, nullptr));

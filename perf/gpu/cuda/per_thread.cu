@@ -1,5 +1,6 @@
 // nvcc: --default-stream per-thread
-// Default streams of threads are separate: one thread's kernel that waits for a flag does not hold up another's work, priorities are kept.
+// Default streams of threads are separate: one thread's kernel that waits for a flag does not hold up another's work,
+// priorities are kept.
 #include "check.cuh"
 #include <thread>
 

@@ -24,7 +24,9 @@ struct Disk : Shape {
   __device__ float area() const override { return 3 * r * r; }
 };
 
-__global__ void apply(float *out, operation f) { out[threadIdx.x] = f(weights[threadIdx.x], scale) + table[threadIdx.x % 2](2, 3); }
+__global__ void apply(float *out, operation f) {
+  out[threadIdx.x] = f(weights[threadIdx.x], scale) + table[threadIdx.x % 2](2, 3);
+}
 __global__ void shapes(float *out) {
   Square s(2);
   Disk d(3);

@@ -1,8 +1,11 @@
-// Text of kernels: it comes between the host's own lines, whichever call waits; the host's output is buffered, as into a file.
+// Text of kernels: it comes between the host's own lines, whichever call waits; the host's output is buffered, as into
+// a file.
 #include "check.cuh"
 
 __global__ void hello(const char *text, int n) {
-  if (threadIdx.x < n) printf("%s %d of %d: %5.2f %c %s %llx\n", text, threadIdx.x, n, threadIdx.x * 1.5, 'a' + threadIdx.x, "end", 0x123456789abcull + threadIdx.x);
+  if (threadIdx.x < n)
+    printf("%s %d of %d: %5.2f %c %s %llx\n", text, threadIdx.x, n, threadIdx.x * 1.5,
+           'a' + threadIdx.x, "end", 0x123456789abcull + threadIdx.x);
 }
 __global__ void silent(int *p) { *p = 1; }
 __global__ void child(int depth) { printf("depth %d\n", depth); }

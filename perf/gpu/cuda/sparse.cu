@@ -18,7 +18,8 @@ void sparse() {
   std::vector<int> offsets{0}, indices;
   std::vector<float> values;
   for (int r = 0; r < rows; r++) {
-    for (int c = r % 7; c < columns; c += 7 + r % 5) indices.push_back(c), values.push_back(sample(values.size()) - 0.5f);
+    for (int c = r % 7; c < columns; c += 7 + r % 5)
+      indices.push_back(c), values.push_back(sample(values.size()) - 0.5f);
     offsets.push_back((int)indices.size());
   }
   const int nnz = (int)values.size();
@@ -36,20 +37,25 @@ void sparse() {
   cusparseDnVecDescr_t vx, vy;
   cusparseDnMatDescr_t mb, mc;
   OK(cusparseCreate(&handle));
-  OK(cusparseCreateCsr(&a, rows, columns, nnz, o.p, ix.p, v.p, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
+  OK(cusparseCreateCsr(&a, rows, columns, nnz, o.p, ix.p, v.p, CUSPARSE_INDEX_32I,
+                       CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
   OK(cusparseCreateDnVec(&vx, columns, x.p, CUDA_R_32F));
   OK(cusparseCreateDnVec(&vy, rows, y.p, CUDA_R_32F));
   OK(cusparseCreateDnMat(&mb, columns, 16, columns, b.p, CUDA_R_32F, CUSPARSE_ORDER_COL));
   OK(cusparseCreateDnMat(&mc, rows, 16, rows, c.p, CUDA_R_32F, CUSPARSE_ORDER_COL));
   float one = 1, zero = 0;
   size_t space;
-  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_CSR_ALG2, &space));
+  OK(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one,
+                             a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_CSR_ALG2, &space));
   Out<char> room(space + 1);
-  OK(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx, &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_CSR_ALG2, room.p));
+  OK(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, vx,
+                  &zero, vy, CUDA_R_32F, CUSPARSE_SPMV_CSR_ALG2, room.p));
   show("sparse times vector", y.get());
-  OK(cusparseSpMM_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, mb, &zero, mc, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, &space));
+  OK(cusparseSpMM_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE,
+                             &one, a, mb, &zero, mc, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, &space));
   Out<char> more(space + 1);
-  OK(cusparseSpMM(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &one, a, mb, &zero, mc, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, more.p));
+  OK(cusparseSpMM(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE,
+                  &one, a, mb, &zero, mc, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, more.p));
   show("sparse times matrix", c.get());
   OK(cusparseDestroy(handle));
 }
@@ -93,7 +99,9 @@ void solver() {
 }
 
 void randoms() {
-  for (curandRngType_t type : {CURAND_RNG_PSEUDO_XORWOW, CURAND_RNG_PSEUDO_MRG32K3A, CURAND_RNG_PSEUDO_MTGP32, CURAND_RNG_PSEUDO_PHILOX4_32_10, CURAND_RNG_QUASI_SOBOL32}) {
+  for (curandRngType_t type
+       : {CURAND_RNG_PSEUDO_XORWOW, CURAND_RNG_PSEUDO_MRG32K3A, CURAND_RNG_PSEUDO_MTGP32,
+          CURAND_RNG_PSEUDO_PHILOX4_32_10, CURAND_RNG_QUASI_SOBOL32}) {
     curandGenerator_t g;
     OK(curandCreateGenerator(&g, type));
     if (type != CURAND_RNG_QUASI_SOBOL32) OK(curandSetPseudoRandomGeneratorSeed(g, 1234));

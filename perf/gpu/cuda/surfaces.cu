@@ -79,9 +79,11 @@ template <typename T> static std::vector<T> contents(cudaArray_t a, size_t w, si
 
 int main() {
   dim3 threads(8, 4), blocks(W / 8, H / 4);
-  cudaArray_t one = array<float>(W, 0, 0, 0), two = array<uchar4>(W, H, 0, 0), other = array<uchar4>(W, H, 0, 0), three = array<float2>(W, H, D, 0),
+  cudaArray_t one = array<float>(W, 0, 0, 0), two = array<uchar4>(W, H, 0, 0),
+      other = array<uchar4>(W, H, 0, 0), three = array<float2>(W, H, D, 0),
               layers = array<unsigned short>(W, H, D, cudaArrayLayered), cube = array<int>(16, 16, 6, cudaArrayCubemap);
-  cudaSurfaceObject_t s1 = surface(one), s2 = surface(two), s2b = surface(other), s3 = surface(three), sl = surface(layers), sc = surface(cube);
+  cudaSurfaceObject_t s1 = surface(one), s2 = surface(two), s2b = surface(other),
+      s3 = surface(three), sl = surface(layers), sc = surface(cube);
   write1<<<1, W>>>(s1);
   write2<<<blocks, threads>>>(s2);
   turn2<<<blocks, threads>>>(s2, s2b);

@@ -1,5 +1,5 @@
-// Texture objects of every shape: linear memory, pitched memory, arrays, layers, cubes, mipmaps; filters, address modes, reads as integers and
-// as normalised floats, gather, gradients.
+// Texture objects of every shape: linear memory, pitched memory, arrays, layers, cubes, mipmaps; filters, address
+// modes, reads as integers and as normalised floats, gather, gradients.
 #include "check.cuh"
 
 enum { W = 40, H = 24, D = 6, L = 5 };
@@ -56,7 +56,8 @@ __global__ void cube(cudaTextureObject_t t, float *out, int n, int cubes) {
   for (int l = 0; l < (cubes ? cubes : 1); l++)
     for (int f = 0; f < 6; f++) {
       float3 d = direction(f, u, v);
-      out[((l * 6 + f) * n + y) * n + x] = cubes ? texCubemapLayered<float>(t, d.x, d.y, d.z, l) : texCubemap<float>(t, d.x, d.y, d.z);
+      out[((l * 6 + f) * n + y) * n + x] = cubes ? texCubemapLayered<float>(t, d.x, d.y, d.z, l)
+          : texCubemap<float>(t, d.x, d.y, d.z);
     }
 }
 __global__ void mip(cudaTextureObject_t t, float *out, int w, int h, float level) {
@@ -65,7 +66,8 @@ __global__ void mip(cudaTextureObject_t t, float *out, int w, int h, float level
 }
 __global__ void gradient(cudaTextureObject_t t, float *out, int w, int h, float d) {
   int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
-  if (x < w && y < h) out[y * w + x] = tex2DGrad<float>(t, (x + 0.5f) / w, (y + 0.5f) / h, make_float2(d, 0), make_float2(0, d));
+  if (x < w && y < h)
+    out[y * w + x] = tex2DGrad<float>(t, (x + 0.5f) / w, (y + 0.5f) / h, make_float2(d, 0), make_float2(0, d));
 }
 __global__ void gather(cudaTextureObject_t t, float4 *out, int w, int h) {
   int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
@@ -74,7 +76,8 @@ __global__ void gather(cudaTextureObject_t t, float4 *out, int w, int h) {
 
 static dim3 threads(8, 8), blocks(W / 8, H / 8);
 
-static cudaTextureDesc how(cudaTextureAddressMode address, cudaTextureFilterMode filter, bool normalised, cudaTextureReadMode read = cudaReadModeElementType) {
+static cudaTextureDesc how(cudaTextureAddressMode address, cudaTextureFilterMode filter,
+                           bool normalised, cudaTextureReadMode read = cudaReadModeElementType) {
   cudaTextureDesc d;
   memset(&d, 0, sizeof d);
   d.addressMode[0] = d.addressMode[1] = d.addressMode[2] = address;
@@ -92,8 +95,10 @@ static cudaTextureObject_t object(const cudaResourceDesc &res, const cudaTexture
   cudaTextureDesc gotDesc;
   CK(cudaGetTextureObjectResourceDesc(&got, t));
   CK(cudaGetTextureObjectTextureDesc(&gotDesc, t));
-  CHECK(got.resType == res.resType && gotDesc.filterMode == d.filterMode && gotDesc.addressMode[0] == d.addressMode[0], "descriptions of a texture object");
-  if (res.resType == cudaResourceTypeArray) CHECK(got.res.array.array == res.res.array.array, "array of a texture object");
+  CHECK(got.resType == res.resType && gotDesc.filterMode == d.filterMode &&
+        gotDesc.addressMode[0] == d.addressMode[0], "descriptions of a texture object");
+  if (res.resType == cudaResourceTypeArray)
+    CHECK(got.res.array.array == res.res.array.array, "array of a texture object");
   return t;
 }
 
@@ -178,8 +183,10 @@ static void pitched_memory() {
 static void arrays() {
   std::vector<float> data(W * H * D);
   for (size_t i = 0; i < data.size(); i++) data[i] = sample(i + 99);
-  cudaArray_t one = array(W, 0, 0, 0, data), two = array(W, H, 0, cudaArrayTextureGather, data), three = array(W, H, D, 0, data);
-  const cudaTextureAddressMode modes[] = {cudaAddressModeWrap, cudaAddressModeClamp, cudaAddressModeMirror, cudaAddressModeBorder};
+  cudaArray_t one = array(W, 0, 0, 0, data), two = array(W, H, 0, cudaArrayTextureGather, data),
+      three = array(W, H, D, 0, data);
+  const cudaTextureAddressMode modes[] =
+      {cudaAddressModeWrap, cudaAddressModeClamp, cudaAddressModeMirror, cudaAddressModeBorder};
   const char *names[] = {"wrap", "clamp", "mirror", "border"};
   for (int m = 0; m < 4; m++)
     for (int linear = 0; linear < 2; linear++)
@@ -268,7 +275,8 @@ static void cubes() {
   const int n = 16;
   std::vector<float> data(n * n * 12);
   for (size_t i = 0; i < data.size(); i++) data[i] = (float)i;
-  cudaArray_t one = array(n, n, 6, cudaArrayCubemap, data), two = array(n, n, 12, cudaArrayCubemap | cudaArrayLayered, data);
+  cudaArray_t one = array(n, n, 6, cudaArrayCubemap, data),
+      two = array(n, n, 12, cudaArrayCubemap | cudaArrayLayered, data);
   cudaTextureDesc d = how(cudaAddressModeClamp, cudaFilterModePoint, true);
   cudaTextureObject_t t = object(of(one), d);
   Out<float> faces(n * n * 6), more(n * n * 12);

@@ -6,7 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RING_BYTES = 4 << 20, COMMAND_MAX = WIRE_MAX_COMMAND, HEADER = WIRE_HEADER, TRACE_AS_DATA = 65536, STARTED = 1 << 18 /* a command that was sent already */ };
+enum { RING_BYTES = 4 << 20, COMMAND_MAX = WIRE_MAX_COMMAND, HEADER = WIRE_HEADER,
+       TRACE_AS_DATA = 65536, STARTED = 1 << 18 /* a command that was sent already */ };
 int scuda_blocking;
 _Atomic int scuda_sharing;
 static scuda_lock_t lock;

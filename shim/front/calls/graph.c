@@ -106,24 +106,29 @@ void scuda_post_cuGraphAddEmptyNode(uint64_t *node, uint64_t graph, const uint64
   (void)deps, (void)count;
   scuda_node_link(graph, *node);
 }
-void scuda_post_cuGraphAddChildGraphNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t child) {
+void scuda_post_cuGraphAddChildGraphNode(
+    uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t child) {
   (void)deps, (void)count, (void)child;
   scuda_node_link(graph, *node);
 }
-void scuda_post_cuGraphAddEventRecordNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
+void scuda_post_cuGraphAddEventRecordNode(
+    uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
   (void)deps, (void)count;
   scuda_event_elsewhere(event);
   scuda_node_link(graph, *node);
 }
-void scuda_post_cuGraphAddEventWaitNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
+void scuda_post_cuGraphAddEventWaitNode(uint64_t *node, uint64_t graph,
+                                        const uint64_t *deps, uint64_t count, uint64_t event) {
   (void)deps, (void)count, (void)event;
   scuda_node_link(graph, *node);
 }
-void scuda_post_cuGraphAddMemFreeNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t address) {
+void scuda_post_cuGraphAddMemFreeNode(uint64_t *node, uint64_t graph,
+                                      const uint64_t *deps, uint64_t count, uint64_t address) {
   (void)deps, (void)count, (void)address;
   scuda_node_link(graph, *node);
 }
-void scuda_post_cuGraphAddMemsetNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, const void *params, uint64_t ctx) {
+void scuda_post_cuGraphAddMemsetNode(uint64_t *node, uint64_t graph,
+                                     const uint64_t *deps, uint64_t count, const void *params, uint64_t ctx) {
   (void)deps, (void)count, (void)params, (void)ctx;
   scuda_node_link(graph, *node);
 }
@@ -146,7 +151,8 @@ int32_t scuda_node_check(const struct target *t) {
 int32_t scuda_node_send(const struct target *t, const struct CUgraphNodeParams_st *params, uint32_t flags,
                         uint64_t host, const void *tail, uint32_t tail_bytes,
                     struct wire_graph_node_made *reply, uint32_t reply_bytes) {
-  struct wire_graph_node w = {.graph = t->graph, .exec = t->exec, .node = t->node, .host = host, .verb = t->verb, .tail_bytes = tail_bytes};
+  struct wire_graph_node w =
+      {.graph = t->graph, .exec = t->exec, .node = t->node, .host = host, .verb = t->verb, .tail_bytes = tail_bytes};
   w.flags = flags | (t->general ? GENERAL : 0) | (t->edges ? EDGES : 0);
   w.deps = (uint32_t)t->count;
   memcpy(w.params, params, sizeof w.params);
@@ -234,7 +240,8 @@ int32_t scuda_node_get(uint64_t node, int32_t type, struct got *reply, uint32_t 
   if (r) return r;
   memcpy(c.payload, &w, sizeof w);
   r = scuda_call(&c, reply, sizeof *reply, &len);
-  if (!r && (len < sizeof reply->head || reply->head.tail_bytes > len - sizeof reply->head)) r = scuda_bad_reply(scuda_exports[i].name);
+  if (!r && (len < sizeof reply->head || reply->head.tail_bytes > len - sizeof reply->head))
+    r = scuda_bad_reply(scuda_exports[i].name);
   return r;
 }
 
@@ -260,7 +267,9 @@ static int32_t kernel_params(uint64_t node, void *out, size_t bytes, uint32_t i)
   memcpy(out, &k, bytes);
   return r;
 }
-int32_t scuda_hand_cuGraphKernelNodeGetParams(uint64_t node, void *p) { return kernel_params(node, p, KERNEL_V1, I_cuGraphKernelNodeGetParams); }
+int32_t scuda_hand_cuGraphKernelNodeGetParams(uint64_t node, void *p) {
+  return kernel_params(node, p, KERNEL_V1, I_cuGraphKernelNodeGetParams);
+}
 int32_t scuda_hand_cuGraphKernelNodeGetParams_v2(uint64_t node, void *p) {
   return kernel_params(node, p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st), I_cuGraphKernelNodeGetParams_v2);
 }
@@ -324,7 +333,9 @@ int32_t scuda_host_node_with(struct target t, const struct CUDA_HOST_NODE_PARAMS
 }
 int32_t host_node(struct target t, const struct CUDA_HOST_NODE_PARAMS_st *h) { return scuda_host_node_with(t, h, 0); }
 int32_t scuda_hand_cuGraphAddHostNode(ADD_PARAMS, const void *p) { return host_node(ADDING(cuGraphAddHostNode), p); }
-int32_t scuda_hand_cuGraphHostNodeSetParams(uint64_t node, const void *p) { return host_node(SETTING(cuGraphHostNodeSetParams), p); }
+int32_t scuda_hand_cuGraphHostNodeSetParams(uint64_t node, const void *p) {
+  return host_node(SETTING(cuGraphHostNodeSetParams), p);
+}
 int32_t scuda_hand_cuGraphExecHostNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
   return host_node(SETTING_EXEC(cuGraphExecHostNodeSetParams), p);
 }
@@ -361,7 +372,8 @@ void scuda_post_cuGraphNodeFindInClone(uint64_t *node, uint64_t original, uint64
 /* A copy is a graph for the driver alone. */
 int scuda_pre_cuGraphChildGraphNodeGetGraph(uint64_t node, uint64_t *graph, int32_t *r) {
   int32_t type;
-  if (!graph || scuda_node_look(node, &type, NULL, I_cuGraphChildGraphNodeGetGraph) || type != CU_GRAPH_NODE_TYPE_MEMCPY) return 0;
+  if (!graph || scuda_node_look(node, &type, NULL, I_cuGraphChildGraphNodeGetGraph) ||
+      type != CU_GRAPH_NODE_TYPE_MEMCPY) return 0;
   *r = CUDA_ERROR_INVALID_VALUE;
   return 1;
 }
@@ -441,8 +453,12 @@ static int32_t batch_node(struct target t, const struct CUDA_BATCH_MEM_OP_NODE_P
   struct wire_graph_node_made made;
   return scuda_node_send(&t, &p, 0, 0, b->paramArray, b->count * OPERATION_BYTES, &made, sizeof made);
 }
-int32_t scuda_hand_cuGraphAddBatchMemOpNode(ADD_PARAMS, const void *p) { return batch_node(ADDING(cuGraphAddBatchMemOpNode), p); }
-int32_t scuda_hand_cuGraphBatchMemOpNodeSetParams(uint64_t node, const void *p) { return batch_node(SETTING(cuGraphBatchMemOpNodeSetParams), p); }
+int32_t scuda_hand_cuGraphAddBatchMemOpNode(ADD_PARAMS, const void *p) {
+  return batch_node(ADDING(cuGraphAddBatchMemOpNode), p);
+}
+int32_t scuda_hand_cuGraphBatchMemOpNodeSetParams(uint64_t node, const void *p) {
+  return batch_node(SETTING(cuGraphBatchMemOpNodeSetParams), p);
+}
 int32_t scuda_hand_cuGraphExecBatchMemOpNodeSetParams(uint64_t exec, uint64_t node, const void *p) {
   return batch_node(SETTING_EXEC(cuGraphExecBatchMemOpNodeSetParams), p);
 }
@@ -547,10 +563,13 @@ static int32_t general(struct target t, struct CUgraphNodeParams_st *p) {
   return scuda_node_send_simple(&t, p);
 }
 int32_t scuda_hand_cuGraphAddNode(ADD_PARAMS, void *p) { return general(ADDING(cuGraphAddNode), p); }
-int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *out, uint64_t graph, const uint64_t *deps, const void *edges, uint64_t count, void *p) {
+int32_t scuda_hand_cuGraphAddNode_v2(uint64_t *out, uint64_t graph,
+                                     const uint64_t *deps, const void *edges, uint64_t count, void *p) {
   struct target t = ADDING(cuGraphAddNode_v2);
   t.edges = count ? edges : NULL;
   return general(t, p);
 }
 int32_t scuda_hand_cuGraphNodeSetParams(uint64_t node, void *p) { return general(SETTING(cuGraphNodeSetParams), p); }
-int32_t scuda_hand_cuGraphExecNodeSetParams(uint64_t exec, uint64_t node, void *p) { return general(SETTING_EXEC(cuGraphExecNodeSetParams), p); }
+int32_t scuda_hand_cuGraphExecNodeSetParams(uint64_t exec, uint64_t node, void *p) {
+  return general(SETTING_EXEC(cuGraphExecNodeSetParams), p);
+}

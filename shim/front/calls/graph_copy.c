@@ -40,7 +40,9 @@ static int32_t copy_within_host(const struct target *t, const struct CUDA_MEMCPY
 }
 
 /* Which ends of a copy lie in host memory. */
-static int host_ends(const struct scuda_copy3d *b) { return (scuda_copy3d_in_host(&b->src) ? 1 : 0) | (scuda_copy3d_in_host(&b->dst) ? 2 : 0); }
+static int host_ends(const struct scuda_copy3d *b) {
+  return (scuda_copy3d_in_host(&b->src) ? 1 : 0) | (scuda_copy3d_in_host(&b->dst) ? 2 : 0);
+}
 
 /* What a node is for the program, and what it copies where that is wanted. For the driver a copy with host memory is a
  * small graph or a host function; a captured or cloned one keeps nothing here, so the server is asked. */
@@ -55,7 +57,8 @@ int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3
   int32_t r = scuda_wire_cuGraphNodeGetType(node, type, 0);
   if (r || n.keeps != KEEPS_NOTHING) return r;
   if (*type == CU_GRAPH_NODE_TYPE_HOST) {
-    if (!scuda_node_get(node, *type, &reply, i) && scuda_graph_function_of(scuda_word(union_of(&reply)), &h) && h.fn == (void *)scuda_copy3d_move) {
+    if (!scuda_node_get(node, *type, &reply, i) && scuda_graph_function_of(scuda_word(union_of(&reply)), &h) &&
+        h.fn == (void *)scuda_copy3d_move) {
       *type = CU_GRAPH_NODE_TYPE_MEMCPY;
       if (copy3d) *copy3d = *(struct scuda_copy3d *)h.userData;
     }
@@ -92,7 +95,8 @@ static int in_body(const struct target *t) {
 int scuda_captures_body(uint64_t stream, uint32_t ptds) {
   int32_t status = CU_STREAM_CAPTURE_STATUS_NONE;
   uint64_t graph = 0;
-  if (!atomic_load(&scuda_graph_bodies) || scuda_hand_cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL, ptds)) return 0;
+  if (!atomic_load(&scuda_graph_bodies) ||
+      scuda_hand_cuStreamGetCaptureInfo_v2(stream, &status, NULL, &graph, NULL, NULL, ptds)) return 0;
   const struct scuda_slot *s = scuda_slot_of(graph, KIND_CUgraph);
   return s && s->flags & BODY;
 }
@@ -116,10 +120,13 @@ int scuda_copy_node(const struct target *t, struct CUDA_MEMCPY_NODE_PARAMS_st *c
     if (ends & 2 && !*r) *r = scuda_copy3d_to_mirror(&now->dst, now, t->i);
     return *r != CUDA_SUCCESS;
   }
-  if (t->verb != ADD && (ends || scuda_node_kept(t->node).keeps == KEEPS_COPY || t->node >= scuda_shared.server_base || scuda_slot(t->node)->flags & CLONED)) {
+  if (t->verb != ADD &&
+      (ends || scuda_node_kept(t->node).keeps == KEEPS_COPY ||
+       t->node >= scuda_shared.server_base || scuda_slot(t->node)->flags & CLONED)) {
     struct scuda_copy3d copy3d;
     int32_t type;
-    if (!(*r = scuda_node_look(t->node, &type, &copy3d, t->i)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) *r = CUDA_ERROR_INVALID_VALUE;
+    if (!(*r = scuda_node_look(t->node, &type, &copy3d, t->i)) && type != CU_GRAPH_NODE_TYPE_MEMCPY)
+      *r = CUDA_ERROR_INVALID_VALUE;
     if (*r) return 1;
     old = host_ends(&copy3d);
   }
@@ -171,7 +178,8 @@ int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_copy3d copy3d;
   int32_t type, r = is(node, KIND_CUgraphNode);
-  if (!r && !(r = scuda_node_look(node, &type, &copy3d, I_cuGraphMemcpyNodeGetParams)) && type != CU_GRAPH_NODE_TYPE_MEMCPY) r = CUDA_ERROR_INVALID_VALUE;
+  if (!r && !(r = scuda_node_look(node, &type, &copy3d, I_cuGraphMemcpyNodeGetParams)) &&
+      type != CU_GRAPH_NODE_TYPE_MEMCPY) r = CUDA_ERROR_INVALID_VALUE;
   if (!r) memcpy(out, &copy3d, sizeof copy3d);
   return r;
 }

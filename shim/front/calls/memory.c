@@ -139,23 +139,23 @@ SET(D8, uint8_t, 1)
 SET(D16, uint16_t, 2)
 SET(D32, uint32_t, 4)
 
-#define SET_2D(name, type, size)                                                                                                  \
-  static int set_##name(uint64_t p, uint64_t pitch, uint64_t width, uint64_t height) {                                            \
-    return p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && pitch <= UINT32_MAX &&            \
-           width * size <= pitch && scuda_on_device(p, pitch * height);                                                           \
-  }                                                                                                                               \
+#define SET_2D(name, type, size) \
+  static int set_##name(uint64_t p, uint64_t pitch, uint64_t width, uint64_t height) { \
+    return p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && pitch <= UINT32_MAX && \
+           width * size <= pitch && scuda_on_device(p, pitch * height); \
+  } \
   int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
-    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */                 \
-    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                                     \
-    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height));                                                 \
-    *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds);                      \
-    return 1;                                                                                                                     \
-  }                                                                                                                               \
+    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */ \
+    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1; \
+    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height)); \
+    *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds); \
+    return 1; \
+  } \
   int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint64_t stream,   \
-                                      uint32_t ptds, int32_t *r) {                                                                \
-    (void)value;                                                                                                                  \
-    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1;                                                             \
-    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, pitch, width, height));                                \
+                                      uint32_t ptds, int32_t *r) { \
+    (void)value; \
+    if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
+    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, pitch, width, height)); \
   }
 SET_2D(D2D8, uint8_t, 1)
 SET_2D(D2D16, uint16_t, 2)

@@ -33,10 +33,10 @@ static int operation(uint64_t address, int32_t *r) {
   return scuda_is_managed(address) ? 1 : scuda_on_device(address, 1) ? 0 : 2;
 }
 
-#define OPERATION(name, type)                                                                                                   \
-  int scuda_pre_##name(uint64_t stream, uint64_t address, type value, uint32_t flags, uint32_t ptds, int32_t *r) {              \
-    (void)stream, (void)value, (void)flags, (void)ptds;                                                                         \
-    return operation(address, r);                                                                                               \
+#define OPERATION(name, type) \
+  int scuda_pre_##name(uint64_t stream, uint64_t address, type value, uint32_t flags, uint32_t ptds, int32_t *r) { \
+    (void)stream, (void)value, (void)flags, (void)ptds; \
+    return operation(address, r); \
   }
 OPERATION(cuStreamWriteValue32_v2, uint32_t)
 OPERATION(cuStreamWriteValue64_v2, uint64_t)
