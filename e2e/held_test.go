@@ -12,6 +12,7 @@ var needFree = map[string]string{
 	"streams":    "sees that a stream is busy after such a call",
 	"per_thread": "a thread's stream waits for what another thread has yet to send",
 	"flood":      "a host function waits for what threads have yet to send",
+	"progress":   "a host function waits for a thread that asks about its stream, for which an event may have to be made",
 }
 
 // TestHeldUp runs every program on a driver that holds the caller up, and other threads' calls with it, until the

@@ -312,7 +312,7 @@ func (s *Session) receive() (int, error) {
 		return n, nil
 	case errors.Is(err, transport.ErrAgain):
 		return 0, nil
-	case errors.Is(err, io.EOF) && s.in.buffered() == 0 && s.incoming == nil:
+	case errors.Is(err, io.EOF) && s.in.buffered() == 0 && s.copies.uploads.incoming == nil:
 		return 0, ErrGone
 	case errors.Is(err, io.EOF): // in the middle of a command or its data
 		err = io.ErrUnexpectedEOF
