@@ -1,7 +1,8 @@
 """Takes single files out of a large Debian package without fetching it all: runtimes.py URL NAME OUTPUT.
 
-A .deb is an ar archive whose data.tar.xz consists of blocks that can be unpacked one by one; the index at its end (the .xz file format, tukaani.org/xz/xz-file-format.txt,
-4.3) says where they are. Only the blocks with the archive's headers and with the wanted file are fetched.
+A .deb is an ar archive whose data.tar.xz consists of blocks that can be unpacked one by one; the index at its end
+(the .xz file format, tukaani.org/xz/xz-file-format.txt, 4.3) says where they are. Only the blocks with the archive's
+headers and with the wanted file are fetched.
 """
 
 import functools

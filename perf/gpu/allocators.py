@@ -24,7 +24,8 @@ def allocate_and_free(torch):
     return digest(*kept, big, repr(parts))
 
 
-STATISTICS = ("allocation.all.current", "allocation.all.peak", "allocated_bytes.all.peak", "requested_bytes.all.peak", "num_alloc_retries", "num_ooms")
+STATISTICS = ("allocation.all.current", "allocation.all.peak", "allocated_bytes.all.peak",
+              "requested_bytes.all.peak", "num_alloc_retries", "num_ooms")
 
 
 @case
@@ -32,12 +33,17 @@ def torch_memory_stats():
     torch = torch_for_repeating()
     out = {"values": allocate_and_free(torch)}
     stats = torch.cuda.memory_stats()
-    out.update({k: repr(stats[k]) for k in (*STATISTICS, "segment.all.current", "reserved_bytes.all.current", "reserved_bytes.all.peak")})
-    out["allocated"] = repr((torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved()))
-    out["segments"] = repr(sorted((s["total_size"], s["segment_type"], len(s["blocks"])) for s in torch.cuda.memory_snapshot()))
+    out.update(
+        {k: repr(stats[k])
+         for k in (*STATISTICS, "segment.all.current", "reserved_bytes.all.current", "reserved_bytes.all.peak")})
+    out["allocated"] = repr(
+        (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), torch.cuda.memory_reserved()))
+    out["segments"] = repr(
+        sorted((s["total_size"], s["segment_type"], len(s["blocks"])) for s in torch.cuda.memory_snapshot()))
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    out["afterwards"] = repr((torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated()))
+    out["afterwards"] = repr(
+        (torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated()))
     free, total = torch.cuda.mem_get_info()
     out["total"] = repr((total, 0 < free < total))
     torch.cuda.set_per_process_memory_fraction(0.001)
@@ -109,7 +115,8 @@ void managed_free(void *p, ssize_t bytes, int device, void *stream) { cudaFree(p
 
 @case
 def torch_capture_without_memory():
-    """Captures that fail for want of memory under cudaMallocAsync, with right ones behind them; a capture that another thread allocates beside."""
+    """Captures that fail for want of memory under cudaMallocAsync, with right ones behind them; a capture that
+    another thread allocates beside."""
     import threading
 
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "backend:cudaMallocAsync"
@@ -169,9 +176,12 @@ def torch_managed():
 
     torch = torch_for_repeating()
     with tempfile.TemporaryDirectory() as folder:
-        library, runtime = f"{folder}/managed.so", next(l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l)
-        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, "-xc", "-", "-xnone", runtime], input=MANAGED_ALLOCATOR, text=True, check=True)
-        torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(library, "managed_alloc", "managed_free"))
+        library, runtime = f"{folder}/managed.so", next(
+            l.split()[-1] for l in open("/proc/self/maps") if "libcudart" in l)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, "-xc", "-", "-xnone", runtime],
+                       input=MANAGED_ALLOCATOR, text=True, check=True)
+        torch.cuda.memory.change_current_allocator(
+            torch.cuda.memory.CUDAPluggableAllocator(library, "managed_alloc", "managed_free"))
         g = generator(torch, 31)
         x, w = torch.randn(1000, 512, generator=g).cuda(), torch.randn(512, 512, generator=g).cuda().requires_grad_()
         there = numpy.ctypeslib.as_array((ctypes.c_float * x.numel()).from_address(x.data_ptr())).reshape(1000, 512)
@@ -187,12 +197,14 @@ def torch_managed():
                 w.grad = None
                 x.mul_(1.5)
         torch.cuda.synchronize()
-        return {"rows": digest(there.copy(), repr(parts)), "weights": digest(w), "sorted": digest(x.flatten().sort().values)}
+        return {"rows": digest(there.copy(), repr(parts)),
+                "weights": digest(w), "sorted": digest(x.flatten().sort().values)}
 
 
 @case
 def torch_pinned_twice():
-    """A copy to pinned memory behind a long kernel, and one from there whose conversion was never launched before: the driver holds that launch up."""
+    """A copy to pinned memory behind a long kernel, and one from there whose conversion was never launched before:
+    the driver holds that launch up."""
     torch = torch_for_repeating()
     out = {}
     for kind in (torch.float64, torch.int16, torch.complex64, torch.bool):

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Figures: each workload runs in a native and in a remote process, which measure by turns; prints native, remote and ratio (medians over the rounds) and
-what is asked for.
+"""Figures: each workload runs in a native and in a remote process, which measure by turns; prints native, remote and
+ratio (medians over the rounds) and what is asked for.
 
     bench.py [--rounds N] [--list] [WORKLOAD...]
 
-Workloads are the functions of workloads.py, and, once each, "loading" (what the shim costs a program that does not use CUDA), "trips" (round trips
-counted), "again" (modules uploaded by a second run) and "links" (a server that a proxy makes 1 ms and 10 ms more distant).
-Writes all values to $OUT/bench.json; `go run ./perf/bench/table` makes the table of docs/performance.md from it.
+Workloads are the functions of workloads.py, and, once each, "loading" (what the shim costs a program that does not
+use CUDA), "trips" (round trips counted), "again" (modules uploaded by a second run) and "links" (a server that a
+proxy makes 1 ms and 10 ms more distant). Writes all values to $OUT/bench.json; `go run ./perf/bench/table` makes the
+table of docs/performance.md from it.
 """
 
 import argparse
@@ -32,16 +33,24 @@ from workloads import WORK  # noqa: E402
 
 TRAINING, GENERATING = "ResNet-50 training b64, 10 steps", "GPT-2 generating 64 tokens"
 RATIOS = {  # to native, at most
-    TRAINING: 1.02, "ResNet-50 inference b1, 50 times": 1.1, "GPT-2 training bf16, 10 steps": 1.05, GENERATING: 1.1, "1000 small operations": 1.1,
-    "CUDA graph (60 kernels) replayed 100 times": 1.02, "compiled module, 100 times": 1.2, "Triton kernel, 100 times": 1.2, "JAX jit, 100 times": 1.2,
-    "first tensor, from torch.cuda.is_available() on": 0.35, f"{TRAINING}, 1 ms further": 1.05, f"{TRAINING}, 10 ms further": 1.25,
+    TRAINING: 1.02, "ResNet-50 inference b1, 50 times": 1.1, "GPT-2 training bf16, 10 steps": 1.05,
+    GENERATING: 1.1, "1000 small operations": 1.1,
+    "CUDA graph (60 kernels) replayed 100 times": 1.02, "compiled module, 100 times": 1.2,
+    "Triton kernel, 100 times": 1.2, "JAX jit, 100 times": 1.2,
+    "first tensor, from torch.cuda.is_available() on": 0.35,
+    f"{TRAINING}, 1 ms further": 1.05, f"{TRAINING}, 10 ms further": 1.25,
 }
 ABSOLUTE = {  # at most, remote
-    "loading the shim adds": 1e-3, "threads of a program that loads the shim (count)": 1, "bytes of modules that a second run uploads (count)": 0,
-    "round trips in a ResNet-50 training step (count)": 0, "round trips for a generated token (count)": 2, "CPU of the server while training (cores)": 1.2,
+    "loading the shim adds": 1e-3, "threads of a program that loads the shim (count)": 1,
+    "bytes of modules that a second run uploads (count)": 0,
+    "round trips in a ResNet-50 training step (count)": 0, "round trips for a generated token (count)": 2,
+    "CPU of the server while training (cores)": 1.2,
 }
-BEYOND = {"CPU of the program while training (cores)": 0.3, "resident memory of the program (MiB)": 40}  # remote less native, at most
-WAITS = 2 * 64  # of the program itself while it generates: a bool() of something on the GPU, twice a token (natively counted as copies to the host)
+# remote less native, at most
+BEYOND = {"CPU of the program while training (cores)": 0.3, "resident memory of the program (MiB)": 40}
+# of the program itself while it generates: a bool() of something on the GPU, twice a token (natively counted as copies
+# to the host)
+WAITS = 2 * 64
 TRIPS = 1.2  # times a round trip is what an answer may take
 EXTRAS = ["loading", "trips", "again", "links"]
 FRESH = {"first"}  # workloads that measure a process from its start
@@ -64,7 +73,8 @@ class Turn:
 
     def __init__(self, side, name, env, timeout):
         self.timeout, self.errors = timeout, tempfile.TemporaryFile("w+", errors="replace")
-        self.process = subprocess.Popen([RUN, side, sys.executable, str(HERE / "workloads.py"), name, "--by-turns"], env=env, text=True, stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([RUN, side, sys.executable, str(HERE / "workloads.py"), name, "--by-turns"],
+                                        env=env, text=True, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=self.errors, start_new_session=True)
 
     def measure(self):
@@ -118,7 +128,8 @@ class Bench:
     def run(self, side, name, **env):
         """The results of a workload's process, or None after a failure, which is counted."""
         try:
-            p = subprocess.run([RUN, side, sys.executable, str(HERE / "workloads.py"), name], env=dict(self.env, **env), capture_output=True, text=True,
+            p = subprocess.run([RUN, side, sys.executable, str(HERE / "workloads.py"), name],
+                               env=dict(self.env, **env), capture_output=True, text=True,
                                errors="replace", timeout=self.timeout)
             lines = [line for line in p.stdout.splitlines() if line.startswith("{")]
             if p.returncode or not lines:
@@ -141,7 +152,8 @@ class Bench:
             self.report()
 
     def turns(self, n, name, places, note=True):
-        """n rounds in which a process at each place (name -> side and environment) measures once; what they gave, by place."""
+        """n rounds in which a process at each place (name -> side and environment) measures once; what they gave, by
+        place."""
         got = {place: [] for place in places}
         running = {}
         try:
@@ -188,29 +200,35 @@ class Bench:
 
     def trips(self):
         """Round trips of one step: what more steps have more of."""
-        for name, what, few, many in (("resnet", "round trips in a ResNet-50 training step (count)", 2, 12), ("generate", "round trips for a generated token (count)", 8, 40)):
+        for name, what, few, many in (("resnet", "round trips in a ResNet-50 training step (count)", 2, 12),
+                                      ("generate", "round trips for a generated token (count)", 8, 40)):
             self.run("remote", name, STEPS="1")  # from now on the server has the modules
             one, two = self.traced(name, STEPS=str(few)), self.traced(name, STEPS=str(many))
             if one is None or two is None:
                 continue
             answers = [c.get("answer", {"n": 0, "ops": {}}) for c in (one, two)]
             self.note("remote", {what: (answers[1]["n"] - answers[0]["n"]) / (many - few)})
-            more = {op: n - answers[0]["ops"].get(op, 0) for op, n in answers[1]["ops"].items() if n != answers[0]["ops"].get(op, 0)}
+            more = {op: n - answers[0]["ops"].get(op, 0)
+                    for op, n in answers[1]["ops"].items() if n != answers[0]["ops"].get(op, 0)}
             print(f"{what}: of {many - few} more, by operation: {more}", flush=True)
 
     def again(self):
         """Modules are uploaded once; after the first of these runs the server knows them."""
         if self.traced("first") is None or (second := self.traced("first")) is None:
             return
-        self.note("remote", {"bytes of modules that a second run uploads (count)": second.get("module", {"bytes": 0})["bytes"]})
+        self.note(
+            "remote", {"bytes of modules that a second run uploads (count)": second.get(
+                "module", {"bytes": 0})["bytes"]})
 
     def links(self):
         with proxy(self.env, 1) as one, proxy(self.env, 10) as ten:
-            places = {"native": ("native", {}), ", 1 ms further": ("remote", {"SCUDA_SERVER": one}), ", 10 ms further": ("remote", {"SCUDA_SERVER": ten})}
+            places = {"native": ("native", {}), ", 1 ms further": ("remote", {"SCUDA_SERVER": one}),
+                      ", 10 ms further": ("remote", {"SCUDA_SERVER": ten})}
             for name, work in ((TRAINING, "resnet_link"), (GENERATING, "generate")):
                 got = self.turns(self.n, work, places, note=False)
                 for further in list(places)[1:]:
-                    self.values[name + further] = {side: [r[name] for r in got[place]] for side, place in (("native", "native"), ("remote", further))}
+                    self.values[name + further] = {side: [r[name] for r in got[place]]
+                                                   for side, place in (("native", "native"), ("remote", further))}
 
     def loading(self):
         """What the shim costs a program that never uses CUDA: time, threads."""
@@ -227,8 +245,11 @@ class Bench:
         plain = dict(self.env)
         plain.pop("LD_PRELOAD", None)
         shim = dict(plain, LD_PRELOAD=f"{build}/lib/libscuda.so", SCUDA_SERVER="127.0.0.1:1")
-        threads = subprocess.run(["/bin/sh", "-c", "ls /proc/$$/task | wc -l"], env=shim, capture_output=True, text=True, check=True)
-        self.note("remote", {"loading the shim adds": median_run(shim) - median_run(plain), "threads of a program that loads the shim (count)": float(threads.stdout)})
+        threads = subprocess.run(["/bin/sh", "-c", "ls /proc/$$/task | wc -l"],
+                                 env=shim, capture_output=True, text=True, check=True)
+        self.note(
+            "remote", {"loading the shim adds": median_run(shim) - median_run(plain),
+                       "threads of a program that loads the shim (count)": float(threads.stdout)})
 
     def asked(self, name, native, trip):
         """The most that is asked for, in the measure's own unit, and how it came about."""
@@ -242,7 +263,8 @@ class Bench:
             return native + 1000 * TRIPS * trip, f"≤ native + 1000 × {TRIPS} round trips"
         if name.startswith(GENERATING) and native:
             more = 1e-3 * float(name.split(",")[1].split()[0])
-            return TRIPS * (native + WAITS * (more + (trip or 0))), f"≤ {TRIPS} × (native + {WAITS} synchronisations × round trip)"
+            return TRIPS * (
+                native + WAITS * (more + (trip or 0))), f"≤ {TRIPS} × (native + {WAITS} synchronisations × round trip)"
         return None, ""
 
     def report(self):
@@ -255,21 +277,25 @@ class Bench:
                 ratio = f"{r['ratio']:.2f}" if r["ratio"] else "-"
                 print(f"{r['name']:<60} {show(r['native'], r['name']):>10} {show(r['remote'], r['name']):>10} {ratio:>6}  {r['asked']} {mark}", flush=True)
         if os.environ.get("OUT"):
-            Path(os.environ["OUT"], "bench.json").write_text(json.dumps({"rounds": self.n, "round trip": self.trip, "rows": rows}, indent=1))
+            Path(os.environ["OUT"], "bench.json").write_text(
+                json.dumps({"rounds": self.n, "round trip": self.trip, "rows": rows}, indent=1))
 
     def rows(self):
         for name, sides in self.values.items():
             native, remote = self.median(name, "native"), self.median(name, "remote")
             trip = self.trips_then.get(name, self.trip)
             limit, asked = self.asked(name, native, trip)
-            yield {"name": name, "round trip": trip, "native": native, "remote": remote, "ratio": remote / native if native and remote else None, "asked": asked,
-                   "met": None if limit is None or limit is False or remote is None else remote <= limit, "values": sides}
+            yield {"name": name, "round trip": trip, "native": native, "remote": remote,
+                   "ratio": remote / native if native and remote else None, "asked": asked,
+                   "met": None if limit is None or limit is False or remote is None else remote <= limit,
+                   "values": sides}
 
 
 @contextlib.contextmanager
 def proxy(env, milliseconds):
     build = env.get("BUILD", str(ROOT / "build"))
-    p = subprocess.Popen([f"{build}/scuda", "bench", "proxy", "--round-trip", f"{milliseconds}ms", env["SCUDA_SERVER"]], stdout=subprocess.PIPE, text=True)
+    p = subprocess.Popen([f"{build}/scuda", "bench", "proxy", "--round-trip", f"{milliseconds}ms", env["SCUDA_SERVER"]],
+                         stdout=subprocess.PIPE, text=True)
     try:
         yield p.stdout.readline().split()[-1]
     finally:
@@ -279,7 +305,8 @@ def proxy(env, milliseconds):
 
 def round_trip(build):
     """Of plain TCP on this machine."""
-    p = subprocess.run([f"{build}/scuda-bench", "tcp", "1"], capture_output=True, text=True, timeout=60, env=dict(os.environ, LD_LIBRARY_PATH=f"{build}/lib", SCUDA_SERVER=""))
+    p = subprocess.run([f"{build}/scuda-bench", "tcp", "1"], capture_output=True, text=True,
+                       timeout=60, env=dict(os.environ, LD_LIBRARY_PATH=f"{build}/lib", SCUDA_SERVER=""))
     return json.loads(p.stdout)["a round trip over plain TCP"] if p.returncode == 0 else None
 
 
@@ -301,7 +328,8 @@ def main():
 
     build = os.environ.get("BUILD", str(ROOT / "build"))
     work = tempfile.mkdtemp(prefix="scuda-bench-")
-    env = dict(os.environ, PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton")
+    env = dict(os.environ, PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
+               TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton")
     subprocess.run([RUN, "facts"], check=False)
     sides = ["native"] if a.native_only else ["native", "remote"]
     server = None

@@ -1,6 +1,8 @@
-"""The correctness cases: each computes something on the GPU and returns digests that must be the same natively and through scuda.
+"""The correctness cases: each computes something on the GPU and returns digests that must be the same natively and
+through scuda.
 
-Run as `cases.py NAME`; prints one JSON line {"case", "out", "info"}. What stands in "out" is compared, "info" is only shown.
+Run as `cases.py NAME`; prints one JSON line {"case", "out", "info"}. What stands in "out" is compared, "info" is only
+shown.
 """
 
 import json
@@ -162,7 +164,8 @@ def gpt2_generate():
     model = gpt2(torch).eval()
     prompt = torch.randint(0, 50257, (2, 16), generator=torch.Generator().manual_seed(5)).cuda()
     with torch.no_grad():
-        tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=48, do_sample=False, pad_token_id=50256)
+        tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt),
+                                max_new_tokens=48, do_sample=False, pad_token_id=50256)
     return {"tokens": digest(tokens), "tail": repr(tokens[0, -6:].tolist())}
 
 
@@ -308,7 +311,8 @@ def dataloader():
     before = torch.utils.data.DataLoader(Noise(64), batch_size=8, num_workers=4, multiprocessing_context="fork")
     out["before init"] = digest(*[x for x, _ in before])
     torch.zeros(1, device="cuda")
-    loader = torch.utils.data.DataLoader(Noise(256), batch_size=16, num_workers=4, pin_memory=True, multiprocessing_context="fork", persistent_workers=True)
+    loader = torch.utils.data.DataLoader(Noise(256), batch_size=16, num_workers=4,
+                                         pin_memory=True, multiprocessing_context="fork", persistent_workers=True)
     for epoch in range(2):
         total = torch.zeros(3, 64, 64, device="cuda")
         for x, i in loader:
@@ -352,7 +356,8 @@ def linalg():
     g = torch.Generator().manual_seed(3)
     out = {}
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        a, b = torch.randn(777, 513, generator=g).to("cuda", dtype), torch.randn(513, 331, generator=g).to("cuda", dtype)
+        a = torch.randn(777, 513, generator=g).to("cuda", dtype)
+        b = torch.randn(513, 331, generator=g).to("cuda", dtype)
         out[f"matmul {dtype}"] = digest((a @ b).float())
     a = torch.randn(200, 200, generator=g).cuda()
     spd = a @ a.t() + 200 * torch.eye(200, device="cuda")
@@ -362,7 +367,9 @@ def linalg():
     out["sort"] = digest(torch.sort(torch.randn(1 << 20, generator=g).cuda())[0])
     w = torch.nn.Conv2d(8, 16, 3, padding=1).cuda()
     out["conv"] = digest(w(torch.randn(4, 8, 50, 50, generator=g).cuda()))
-    out["sdpa"] = digest(torch.nn.functional.scaled_dot_product_attention(*[torch.randn(2, 4, 128, 64, generator=g).to("cuda", torch.bfloat16) for _ in range(3)], is_causal=True))
+    out["sdpa"] = digest(
+        torch.nn.functional.scaled_dot_product_attention(
+            *[torch.randn(2, 4, 128, 64, generator=g).to("cuda", torch.bfloat16) for _ in range(3)], is_causal=True))
     return out
 
 
@@ -411,7 +418,8 @@ def cupy_raw():
     c = cupy.zeros_like(a)
     kernel(((len(a) + 255) // 256,), (256,), (a, b, c, numpy.int32(len(a))))
     m = cupy.asarray(r.standard_normal((300, 300), dtype=numpy.float32))
-    return {"kernel": digest(c.get()), "matmul": digest((m @ m.T).get()), "sum": digest(c.sum().get()), "sort": digest(cupy.sort(c).get()),
+    return {"kernel": digest(c.get()), "matmul": digest((m @ m.T).get()),
+            "sum": digest(c.sum().get()), "sort": digest(cupy.sort(c).get()),
             "elementwise": digest((cupy.exp(-a * a) + b).get())}
 
 
@@ -435,7 +443,8 @@ def jax_jit():
     w = (w1, w2)
     for _ in range(10):
         w = jax.tree.map(lambda p, g: p - 0.01 * g, w, grad(w, x))
-    return {"loss": digest(numpy.asarray(loss(w, x))), "weights": digest(*map(numpy.asarray, w)), "device": jax.devices()[0].device_kind}
+    return {"loss": digest(numpy.asarray(loss(w, x))),
+            "weights": digest(*map(numpy.asarray, w)), "device": jax.devices()[0].device_kind}
 
 
 @case

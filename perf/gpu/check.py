@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Runs the correctness cases natively and through scuda and compares them; prints a table and writes JSON lines to $OUT.
+"""Runs the correctness cases natively and through scuda and compares them; prints a table and writes JSON lines to
+$OUT.
 
     check.py [-j N] [--repeat N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
-Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml); "c:NAME" for the C programs of e2e/programs;
-"written:cuda" and "written:nvml" (which bytes of their buffers all functions write, e2e/programs/answers.c); "cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..." (nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or
-built where there is Go), both of suite nvml. "torch_" means all that begin so.
-A case whose native run does not repeat itself bit for bit (it is run again when it differs) is reported as "varies", not as equal.
+Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml); "c:NAME" for
+the C programs of e2e/programs; "written:cuda" and "written:nvml" (which bytes of their buffers all functions write,
+e2e/programs/answers.c); "cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..."
+(nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or built where there is Go), both of suite nvml. "torch_" means
+all that begin so. A case whose native run does not repeat itself bit for bit (it is run again when it differs) is
+reported as "varies", not as equal.
 """
 
 import argparse
@@ -26,7 +29,13 @@ ROOT = HERE.parent.parent
 RUN = str(HERE / "run.sh")
 sys.path.insert(0, str(HERE))
 
-PROGRAMS = ["query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "fork", "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice", "managed_named", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely", "holdup", "ipc_order", "capture_ends", "capacities", "object_lives"]
+PROGRAMS = [
+    "query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures",
+    "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "fork", "errors", "limits",
+    "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice",
+    "managed_named", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread",
+    "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely",
+    "holdup", "ipc_order", "capture_ends", "capacities", "object_lives"]
 ALONE = {
     "c:limits", "out_of_memory",  # ask for more memory than there is: others get none meanwhile, natively too
     "c:managed_named",  # natively a copy from an array lacks its last KiB now and then, where others use the GPU
@@ -36,7 +45,8 @@ REMOTE_PROGRAMS = ["handles", "upload_seen", "elsewhere", "names"]  # natively u
 SMI = {
     "smi:plain": [],
     "smi:list": ["-L"],
-    "smi:query": ["--query-gpu=index,name,uuid,serial,driver_version,pci.bus_id,memory.total,compute_cap,vbios_version,compute_mode,ecc.mode.current", "--format=csv"],
+    "smi:query": ["--query-gpu=index,name,uuid,serial,driver_version,pci.bus_id,memory.total,compute_cap,vbios_version,"
+                  "compute_mode,ecc.mode.current", "--format=csv"],
     "smi:live": ["--query-gpu=memory.used,utilization.gpu,temperature.gpu,power.draw,clocks.sm", "--format=csv"],
     "smi:whole": ["-q"],
     "smi:xml": ["-q", "-x"],
@@ -60,7 +70,8 @@ def absent_attributes():
 
 class Case:
     def __init__(self, name, command, parse, natively=True, suite="pr1", any_exit=False, make=None):
-        self.name, self.command, self.parse, self.natively, self.suite, self.any_exit = name, command, parse, natively, suite, any_exit
+        self.name, self.command, self.parse, self.natively = name, command, parse, natively
+        self.suite, self.any_exit = suite, any_exit
         self.make = make  # the command that builds it
 
 
@@ -99,7 +110,8 @@ def parse_written(stdout):
         words = (line.split() for line in (ROOT / f"api/{library}.semantics").read_text().splitlines())
         lacks |= {w[0] for w in words if len(w) > 1 and w[1].split(":")[0] in ("unsupported", "missing")}
     rows = (line.split("\t") for line in stdout.splitlines())
-    return {name: text for name, _, text in rows if text.split(" ")[0] == "0" and re.sub("_pt[sd][sz]$", "", name) not in lacks}, {}
+    return {name: text for name, _, text in rows
+            if text.split(" ")[0] == "0" and re.sub("_pt[sd][sz]$", "", name) not in lacks}, {}
 
 
 def parse_shape(stdout):
@@ -169,10 +181,12 @@ def parse_header(stdout):
 
 def parse_dmon(stdout):
     """One row a device: columns, with what is a number and what is not there."""
-    return {str(i): line if line.startswith("#") else re.sub(r"\d+", "~", re.sub(r"\s+", " ", line)) for i, line in enumerate(stdout.splitlines())}, {}
+    return {str(i): line if line.startswith("#") else re.sub(r"\d+", "~", re.sub(r"\s+", " ", line))
+            for i, line in enumerate(stdout.splitlines())}, {}
 
 
-SMI_PARSE = {"smi:plain": parse_shape, "smi:live": parse_live, "smi:whole": parse_whole, "smi:xml": parse_xml, "smi:apps": parse_header, "smi:dmon": parse_dmon,
+SMI_PARSE = {"smi:plain": parse_shape, "smi:live": parse_live, "smi:whole": parse_whole,
+             "smi:xml": parse_xml, "smi:apps": parse_header, "smi:dmon": parse_dmon,
              "smi:pmon": parse_header}
 
 
@@ -185,20 +199,27 @@ def nvcc_flags(source):
 def programs(folder):
     """The cases that are C and CUDA programs, to be built in a folder."""
     cases = []
-    include = next((p for p in ("/usr/local/cuda/include", "/usr/local/cuda-13.0/include") if Path(p, "cuda.h").exists()), str(ROOT / "shim/include"))
-    libcuda = next((str(p) for p in (Path("/usr/local/nvidia/lib64"), Path("/usr/lib/x86_64-linux-gnu"), ROOT / "build/lib") if (p / "libcuda.so.1").exists()), None)
+    places = ("/usr/local/cuda/include", "/usr/local/cuda-13.0/include")
+    include = next((p for p in places if Path(p, "cuda.h").exists()), str(ROOT / "shim/include"))
+    libcuda = next(
+        (str(p) for p in (Path("/usr/local/nvidia/lib64"), Path("/usr/lib/x86_64-linux-gnu"), ROOT / "build/lib")
+         if (p / "libcuda.so.1").exists()), None)
     for name in PROGRAMS + REMOTE_PROGRAMS:
         target = f"{folder}/{name}"
-        make = ["gcc", "-O1", "-Wno-unused", "-o", target, str(ROOT / f"e2e/programs/{name}.c"), "-I", include, "-L", libcuda or ".", "-l:libcuda.so.1", "-lm", "-lpthread", "-ldl"]
-        cases.append(Case(f"c:{name}", [target, str(ROOT / "testdata/kernels")], parse_query if name == "query" else parse_lines, name in PROGRAMS, make=make))
+        make = ["gcc", "-O1", "-Wno-unused", "-o", target, str(ROOT / f"e2e/programs/{name}.c"), "-I",
+                include, "-L", libcuda or ".", "-l:libcuda.so.1", "-lm", "-lpthread", "-ldl"]
+        parse = parse_query if name == "query" else parse_lines
+        cases.append(Case(f"c:{name}", [target, str(ROOT / "testdata/kernels")], parse, name in PROGRAMS, make=make))
     answers = f"{folder}/answers"
     for i, library in enumerate(("cuda", "nvml")):
-        make = ["gcc", "-O1", "-w", "-o", answers, str(ROOT / "e2e/programs/answers.c"), "-I", str(ROOT / "shim/include"), "-L", libcuda or ".", "-l:libcuda.so.1", "-lpthread", "-ldl"]
+        make = ["gcc", "-O1", "-w", "-o", answers, str(ROOT / "e2e/programs/answers.c"), "-I",
+                str(ROOT / "shim/include"), "-L", libcuda or ".", "-l:libcuda.so.1", "-lpthread", "-ldl"]
         command = [answers, str(ROOT / f"testdata/answers/{library}.calls"), "-w", "-j", "4", ":right"]
         cases.append(Case(f"written:{library}", command, parse_written, make=None if i else make))
     if shutil.which("nvcc"):
         for kind in ("static", "shared"):
-            make = ["nvcc", "-O2", "-arch=sm_90", "-cudart", kind, "-o", f"{folder}/{kind}", str(HERE / "vector_add.cu")]
+            make = ["nvcc", "-O2", "-arch=sm_90", "-cudart", kind,
+                    "-o", f"{folder}/{kind}", str(HERE / "vector_add.cu")]
             cases.append(Case(f"cu:{kind}", [f"{folder}/{kind}"], parse_lines, make=make))
         for source in sorted((HERE / "cuda").glob("*.cu")):
             target = f"{folder}/cuda-{source.stem}"
@@ -215,11 +236,13 @@ def go_programs(folder):
     if not shutil.which("go"):
         return []
     target = f"{folder}/gonvml"
-    return [Case("go:nvml", [target], parse_keys, suite="nvml", make=["go", "build", "-C", str(ROOT), "-o", target, "./e2e/programs/gonvml"])]
+    return [Case("go:nvml", [target], parse_keys, suite="nvml",
+                 make=["go", "build", "-C", str(ROOT), "-o", target, "./e2e/programs/gonvml"])]
 
 
 def build(cases):
-    running = [(c.name, subprocess.Popen(c.make, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)) for c in cases if c.make]
+    running = [(c.name, subprocess.Popen(c.make, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+               for c in cases if c.make]
     for name, p in running:
         text, _ = p.communicate()
         if p.returncode:
@@ -230,7 +253,8 @@ def run(side, case, timeout, env):
     begin = time.monotonic()
     r = {"side": side, "case": case.name, "out": None, "info": {}, "error": None}
     try:
-        p = subprocess.run([RUN, side, *case.command], capture_output=True, text=True, errors="replace", timeout=timeout, env=env, cwd=HERE)
+        p = subprocess.run([RUN, side, *case.command], capture_output=True,
+                           text=True, errors="replace", timeout=timeout, env=env, cwd=HERE)
         if case.any_exit:
             r["out"], info = case.parse(p.stdout)
             r["out"]["exit status"] = repr(p.returncode)
@@ -243,10 +267,12 @@ def run(side, case, timeout, env):
             r["out"], info = case.parse(p.stdout)
             r["info"].update(info)
             driver = r["info"].get("driver")
-            if side == "remote" and driver and not all("/build/lib/" in d or d.startswith(env.get("BUILD", "/build")) for d in driver):
+            if side == "remote" and driver and not all(
+                "/build/lib/" in d or d.startswith(env.get("BUILD", "/build")) for d in driver):
                 r["error"] = f"used the real driver: {driver}"
     except subprocess.TimeoutExpired as e:
-        tail = (e.stderr or b"").decode(errors="replace")[-1500:] if isinstance(e.stderr, bytes) else str(e.stderr or "")[-1500:]
+        tail = (e.stderr or b"").decode(errors="replace")[-1500:] if isinstance(
+            e.stderr, bytes) else str(e.stderr or "")[-1500:]
         r["error"] = f"no end within {timeout} s\n{tail}"
     except ValueError as e:
         r["error"] = str(e)
@@ -283,7 +309,8 @@ def compared(cases, at_once, compare_one):
     """The results of cases as they come; of those that bear no other beside them last, and one by one."""
     for jobs, alone in ((at_once, False), (1, True)):
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            for f in concurrent.futures.as_completed([pool.submit(compare_one, c) for c in cases if (c.name in ALONE) == alone]):
+            for f in concurrent.futures.as_completed(
+                [pool.submit(compare_one, c) for c in cases if (c.name in ALONE) == alone]):
                 yield f.result()
 
 
@@ -301,7 +328,8 @@ def start_server(folder, env):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("cases", nargs="*", help="names or prefixes; a leading - leaves out (after --)")
-    ap.add_argument("--suite", action="append", default=[], choices=["pr1", "frameworks", "libraries", "nvml"], help="only cases of this suite; may be repeated")
+    ap.add_argument("--suite", action="append", default=[], choices=["pr1", "frameworks", "libraries", "nvml"],
+                    help="only cases of this suite; may be repeated")
     ap.add_argument("-j", type=int, default=4, help="cases at once")
     ap.add_argument("--repeat", type=int, default=1, help="how often each case is run and compared")
     ap.add_argument("--timeout", type=float, default=180)
@@ -320,7 +348,9 @@ def main():
         shutil.copy(smi, f"{work}/nvidia-smi")
         os.environ["SMI"] = f"{work}/nvidia-smi"
         for name, arguments in SMI.items():
-            everything.append(Case(name, [f"{work}/nvidia-smi", *arguments], SMI_PARSE.get(name, parse_lines), suite="nvml", any_exit=True))
+            everything.append(
+                Case(name, [f"{work}/nvidia-smi", *arguments],
+                     SMI_PARSE.get(name, parse_lines), suite="nvml", any_exit=True))
     leave_out = {w[1:] for w in a.cases if w.startswith("-")}
     wanted = [w for w in a.cases if not w.startswith("-")]
     chosen = [c for c in everything if (c.suite in a.suite or not a.suite) and c.name not in leave_out
@@ -333,7 +363,8 @@ def main():
 
     build(chosen)
     sides = ["native"] if a.native_only else ["remote"] if a.remote_only else ["native", "remote"]
-    env = dict(os.environ, PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false", TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton", HF_HUB_OFFLINE="1")
+    env = dict(os.environ, PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false",
+               TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton", HF_HUB_OFFLINE="1")
     server = None
     if "remote" in sides and "SCUDA_SERVER" not in env:
         env.setdefault("SCUDA_WARM", str(2 * a.j))  # cases follow each other faster than workers start
@@ -345,7 +376,8 @@ def main():
             results.append(r)
             out.write(json.dumps(r) + "\n")
             out.flush()
-            seconds = "  ".join(f"{s} {r[s]['seconds']:6.1f} s" if r[s] else f"{s}        -" for s in ("native", "remote"))
+            seconds = "  ".join(f"{s} {r[s]['seconds']:6.1f} s"
+                                if r[s] else f"{s}        -" for s in ("native", "remote"))
             print(f"{r['case']:<20} {r['verdict']:<8} {seconds}", flush=True)
             for note in r["notes"]:
                 print("    " + note.replace("\n", "\n    "), flush=True)
@@ -357,7 +389,8 @@ def main():
                 shutil.copy(f"{work}/server/log", Path(os.environ["OUT"]) / "server.log")
     bad = [r["case"] for r in results if r["verdict"] in ("FAILED", "DIFFERS")]
     what = "cases" if a.repeat == 1 else f"runs of {len(chosen)} cases"
-    print(f"{len(results) - len(bad)} of {len(results)} {what} right" + (f"; not: {' '.join(sorted(bad))}" if bad else ""))
+    print(f"{len(results) - len(bad)} of {len(results)} {what} right"
+          + (f"; not: {' '.join(sorted(bad))}" if bad else ""))
     shutil.rmtree(work, ignore_errors=True)
     return 1 if bad else 0
 

@@ -68,7 +68,8 @@ def torch_sparse_coo():
     g = generator(torch, 3)
     a, b = sparse_matrix(torch, g, 300, 200, 2000).coalesce(), torch.randn(200, 50, generator=g).cuda()
     s = torch.sparse.sum(a, 0).to_dense()
-    return {"mm": digest(torch.sparse.mm(a, b)), "dense": digest(a.to_dense()), "transposed": digest(a.t().coalesce().values()), "sum": digest(s),
+    return {"mm": digest(torch.sparse.mm(a, b)), "dense": digest(a.to_dense()),
+            "transposed": digest(a.t().coalesce().values()), "sum": digest(s),
             "added": digest((a + a * 2).coalesce().values()), "product": digest((a @ a.t()).to_dense()),
             "softmax": digest(torch.sparse.softmax(a, 1).to_dense()), "indices": digest(a.indices())}
 
@@ -79,7 +80,8 @@ def torch_sparse_csr():
     g = generator(torch, 4)
     c = sparse_matrix(torch, g, 300, 200, 2000).coalesce().to_sparse_csr()
     b, v = torch.randn(200, 64, generator=g).cuda(), torch.randn(200, generator=g).cuda()
-    out = {"mm": digest(c @ b), "mv": digest(c @ v), "rows": digest(c.crow_indices(), c.col_indices(), c.values()), "dense": digest(c.to_dense())}
+    out = {"mm": digest(c @ b), "mv": digest(c @ v),
+           "rows": digest(c.crow_indices(), c.col_indices(), c.values()), "dense": digest(c.to_dense())}
     out["double"] = digest(c.to(torch.float64) @ b.double())
     x, y = torch.randn(300, 32, generator=g).cuda(), torch.randn(32, 200, generator=g).cuda()
     out["sampled"] = digest(torch.sparse.sampled_addmm(c, x, y).values())
@@ -101,7 +103,8 @@ def torch_cslt_fp8():
         for to in (torch.bfloat16, torch.float16, torch.float32) if kind is torch.float8_e4m3fn else ():
             half = torch.tensor([0.5], device="cuda")
             out[f"{kind} to {to}"] = digest(torch._cslt_sparse_mm(compressed, b, out_dtype=to).float())
-            out[f"{kind} scaled to {to}"] = digest(torch._cslt_sparse_mm(compressed, b, alpha=half, out_dtype=to).float())
+            out[f"{kind} scaled to {to}"] = digest(
+                torch._cslt_sparse_mm(compressed, b, alpha=half, out_dtype=to).float())
     return out
 
 
@@ -114,17 +117,21 @@ def torch_sorting():
         i = torch.randint(0, 500, (n,), generator=g).cuda()
         out[f"sort {n}"] = digest(*torch.sort(x), *torch.sort(i, stable=True), torch.argsort(x, descending=True))
         out[f"topk {n}"] = digest(torch.topk(x, 7)[0], torch.kthvalue(x, 5)[0], x.median())
-        out[f"unique {n}"] = digest(*torch.unique(i, return_inverse=True, return_counts=True), *torch.unique_consecutive(i, return_counts=True))
+        out[f"unique {n}"] = digest(
+            *torch.unique(i, return_inverse=True, return_counts=True), *torch.unique_consecutive(i, return_counts=True))
         out[f"cumulated {n}"] = digest(torch.cumsum(i, 0), torch.cummax(x, 0)[1])
         if n < 1 << 20:  # the order of long sums of floats is the GPU's choice
             out[f"cumulated floats {n}"] = digest(torch.cumsum(x, 0), torch.logcumsumexp(x, 0))
         out[f"nonzero {n}"] = digest(torch.nonzero(x > 0.5), x[x > 0.25], torch.masked_select(i, i % 3 == 0))
         y = torch.zeros(500, device="cuda")
         y.index_put_((i,), x, accumulate=True)
-        out[f"index_put {n}"] = digest(y, torch.zeros(500, device="cuda").index_put((i % 10,), torch.ones((), device="cuda")))
-        out[f"scatter {n}"] = digest(torch.zeros(500, dtype=torch.int64, device="cuda").scatter_add(0, i, i), torch.bincount(i, minlength=500), x[i % n])
+        out[f"index_put {n}"] = digest(
+            y, torch.zeros(500, device="cuda").index_put((i % 10,), torch.ones((), device="cuda")))
+        out[f"scatter {n}"] = digest(torch.zeros(500, dtype=torch.int64, device="cuda").scatter_add(0, i, i),
+                                     torch.bincount(i, minlength=500), x[i % n])
     rows = torch.randn(64, 3000, generator=g).cuda()
-    out["rows"] = digest(*torch.sort(rows, 1), *torch.topk(rows, 50, 1), torch.searchsorted(torch.sort(rows, 1)[0], rows), torch.histc(rows, 40, -2, 2))
+    out["rows"] = digest(*torch.sort(rows, 1), *torch.topk(rows, 50, 1),
+                         torch.searchsorted(torch.sort(rows, 1)[0], rows), torch.histc(rows, 40, -2, 2))
     return out
 
 
@@ -135,7 +142,8 @@ def torch_convolutions():
     out = {}
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for name, shape in (("Conv1d", (4, 8, 200)), ("Conv2d", (4, 8, 40, 44)), ("Conv3d", (2, 8, 12, 14, 16)),
-                            ("ConvTranspose1d", (4, 8, 200)), ("ConvTranspose2d", (4, 8, 20, 22)), ("ConvTranspose3d", (2, 8, 8, 8, 8))):
+                            ("ConvTranspose1d", (4, 8, 200)),
+                            ("ConvTranspose2d", (4, 8, 20, 22)), ("ConvTranspose3d", (2, 8, 8, 8, 8))):
             torch.manual_seed(7)
             layer = getattr(torch.nn, name)(8, 16, 3, stride=2, padding=1).to("cuda", dtype)
             x = torch.randn(shape, generator=generator(torch, 6)).to("cuda", dtype).requires_grad_()
@@ -170,7 +178,8 @@ def torch_norms():
     torch = torch_for_repeating()
     out = {}
     x = torch.randn(8, 12, 20, 22, generator=generator(torch, 10)).cuda()
-    for name, layer in (("batch", torch.nn.BatchNorm2d(12)), ("group", torch.nn.GroupNorm(3, 12)), ("instance", torch.nn.InstanceNorm2d(12)),
+    for name, layer in (("batch", torch.nn.BatchNorm2d(12)),
+                        ("group", torch.nn.GroupNorm(3, 12)), ("instance", torch.nn.InstanceNorm2d(12)),
                         ("layer", torch.nn.LayerNorm((20, 22))), ("rms", torch.nn.RMSNorm(22))):
         for memory in (torch.contiguous_format, torch.channels_last):
             layer = layer.cuda().train()
@@ -188,7 +197,8 @@ def torch_attention():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     out = {}
-    for backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+    for backend in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION,
+                    SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION):
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             for causal in (False, True):
                 g = generator(torch, 11)
@@ -211,8 +221,11 @@ def torch_matmul_types():
     a, b = torch.randn(256, 512, generator=g), torch.randn(512, 128, generator=g)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128):
         x, y = a.to("cuda", dtype), b.to("cuda", dtype)
-        z = torch.baddbmm(torch.ones(3, 256, 128, dtype=dtype, device="cuda"), x.expand(3, -1, -1), y.expand(3, -1, -1), beta=0.5)
-        out[str(dtype)] = digest(*(torch.view_as_real(v) if v.is_complex() else v for v in (x @ y, z, torch.nn.functional.linear(x, y.t().contiguous()))))
+        z = torch.baddbmm(torch.ones(3, 256, 128, dtype=dtype, device="cuda"),
+                          x.expand(3, -1, -1), y.expand(3, -1, -1), beta=0.5)
+        out[str(dtype)] = digest(
+            *(torch.view_as_real(v) if v.is_complex() else v
+              for v in (x @ y, z, torch.nn.functional.linear(x, y.t().contiguous()))))
     torch.backends.cuda.matmul.allow_tf32 = True
     out["tf32"] = digest(a.cuda() @ b.cuda())
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
@@ -236,7 +249,8 @@ def torch_complex():
     g, out = generator(torch, 13), {}
     for dtype in (torch.complex64, torch.complex128):
         x, y = (torch.randn(500, 300, generator=g, dtype=dtype).cuda() for _ in range(2))
-        values = (x * y, x / y, torch.exp(x * 0.1), torch.sqrt(x), x.conj() + y, x.mH @ y, torch.polar(x.abs(), y.angle()), torch.fft.fft2(x))
+        values = (x * y, x / y, torch.exp(x * 0.1), torch.sqrt(x), x.conj() + y,
+                  x.mH @ y, torch.polar(x.abs(), y.angle()), torch.fft.fft2(x))
         out[str(dtype)] = digest(*(torch.view_as_real(v.resolve_conj()) for v in values))
         out[f"real {dtype}"] = digest(x.abs(), x.angle(), x.real, x.imag.contiguous())
     return out
@@ -246,9 +260,11 @@ def torch_complex():
 def torch_double():
     torch = torch_for_repeating()
     x = torch.randn(1000, 257, generator=generator(torch, 14), dtype=torch.float64).cuda().requires_grad_()
-    y = torch.special.erfinv(torch.tanh(x) * 0.9) + torch.lgamma(x.abs() + 1) + torch.special.bessel_j0(x) + torch.softmax(x, 1)
+    y = torch.special.erfinv(torch.tanh(x) * 0.9) + torch.lgamma(
+        x.abs() + 1) + torch.special.bessel_j0(x) + torch.softmax(x, 1)
     y.sum(1).square().mean().backward()
-    return {"forward": digest(y), "backward": digest(x.grad), "sums": digest(y.sum(), y.mean(0), y.var(1), y.prod(1), y.norm())}
+    return {"forward": digest(y), "backward": digest(x.grad),
+            "sums": digest(y.sum(), y.mean(0), y.var(1), y.prod(1), y.norm())}
 
 
 @case
@@ -301,7 +317,8 @@ def torch_data_parallel():
     """One process uses all GPUs."""
     torch = torch_for_repeating()
     torch.manual_seed(46)
-    net = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 8)).cuda())
+    net = torch.nn.DataParallel(
+        torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.ReLU(), torch.nn.Linear(96, 8)).cuda())
     g, values = generator(torch, 46), []
     for _ in range(5):
         loss = net(torch.randn(128, 64, generator=g).cuda()).square().mean()
@@ -309,14 +326,16 @@ def torch_data_parallel():
         values.append(repr(float(loss)))
     last = torch.device("cuda", torch.cuda.device_count() - 1)
     x = torch.arange(1 << 20, dtype=torch.float32, device="cuda").to(last) * 2
-    return {"losses": repr(values), "gradients": digest(*(p.grad for p in net.parameters())), "moved": digest(x, x.to("cuda:0"))}
+    return {"losses": repr(values), "gradients": digest(*(p.grad for p in net.parameters())),
+            "moved": digest(x, x.to("cuda:0"))}
 
 
 @case
 def torch_graphed_callables():
     torch = torch_for_repeating()
     torch.manual_seed(19)
-    net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64), torch.nn.LayerNorm(64)).cuda()
+    net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(),
+                              torch.nn.Linear(128, 64), torch.nn.LayerNorm(64)).cuda()
     head = torch.nn.Linear(64, 8).cuda()
     sample = torch.randn(32, 64, device="cuda", requires_grad=True)
     net = torch.cuda.make_graphed_callables(net, (sample,))
@@ -343,7 +362,8 @@ def compiled(mode):
         return torch.softmax(torch.nn.functional.gelu(x @ w), -1).sum(0) * v + x.mean()
 
     g = generator(torch, 20)
-    x, w, v = torch.randn(128, 256, generator=g).cuda(), torch.randn(256, 192, generator=g).cuda().requires_grad_(), torch.randn(192, generator=g).cuda()
+    x, w, v = torch.randn(128, 256, generator=g).cuda(), torch.randn(256, 192, generator=g).cuda(
+        ).requires_grad_(), torch.randn(192, generator=g).cuda()
     fast = torch.compile(f, mode=mode)
     for _ in range(4):
         w.grad = None
@@ -379,12 +399,15 @@ def torch_compile_max_autotune():
 def torch_random():
     torch = torch_for_repeating()
     torch.cuda.manual_seed(21)
-    out = {"normal": digest(torch.randn(1000, 1001, device="cuda")), "uniform": digest(torch.rand(77, device="cuda", dtype=torch.float64)),
-           "integers": digest(torch.randint(0, 1 << 40, (1000,), device="cuda")), "permutation": digest(torch.randperm(100_000, device="cuda")),
+    out = {"normal": digest(torch.randn(1000, 1001, device="cuda")),
+           "uniform": digest(torch.rand(77, device="cuda", dtype=torch.float64)),
+           "integers": digest(torch.randint(0, 1 << 40, (1000,), device="cuda")),
+           "permutation": digest(torch.randperm(100_000, device="cuda")),
            "bernoulli": digest(torch.bernoulli(torch.full((999,), 0.3, device="cuda")))}
     out["dropout"] = digest(torch.nn.functional.dropout(torch.ones(10_000, device="cuda"), 0.4))
     out["multinomial"] = digest(torch.multinomial(torch.ones(50, 100, device="cuda"), 20))
-    out["exponential"] = digest(torch.empty(1000, device="cuda").exponential_(), torch.empty(1000, device="cuda").cauchy_())
+    out["exponential"] = digest(
+        torch.empty(1000, device="cuda").exponential_(), torch.empty(1000, device="cuda").cauchy_())
     state = torch.cuda.get_rng_state()
     a = torch.randn(10, device="cuda")
     torch.cuda.set_rng_state(state)
@@ -397,7 +420,8 @@ def torch_random():
 def torch_mixed_training():
     torch = torch_for_repeating()
     torch.manual_seed(22)
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16 * 900, 10)).cuda()
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16),
+                              torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(16 * 900, 10)).cuda()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
     scaler, g, losses = torch.amp.GradScaler("cuda"), generator(torch, 22), []
     for _ in range(8):
@@ -411,4 +435,5 @@ def torch_mixed_training():
         scaler.step(optimizer)
         scaler.update()
         losses.append(loss.item())
-    return {"losses": digest(repr(losses)), "weights": digest(*net.state_dict().values()), "scale": repr(scaler.get_scale())}
+    return {"losses": digest(repr(losses)), "weights": digest(*net.state_dict().values()),
+            "scale": repr(scaler.get_scale())}

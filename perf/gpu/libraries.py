@@ -27,16 +27,20 @@ def host_random(seed=0):
 def cupy_elementwise():
     cupy, r = module("cupy"), host_random(1)
     a, b = (cupy.asarray(r.standard_normal(50_021, dtype="f4")) for _ in range(2))
-    squared = cupy.ElementwiseKernel("float32 x, float32 y, raw float32 t", "float32 z", "z = (x - y) * (x - y) + t[i % 7]", "squared")
+    squared = cupy.ElementwiseKernel("float32 x, float32 y, raw float32 t",
+                                     "float32 z", "z = (x - y) * (x - y) + t[i % 7]", "squared")
     norm = cupy.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "norm2")
 
     @cupy.fuse()
     def fused(x, y):
         return cupy.sin(x) * y + cupy.maximum(x, y)
 
-    return {"kernel": digest(squared(a, b, cupy.arange(7, dtype="f4")).get()), "reduction": digest(norm(a.astype("f8")).get()), "fused": digest(fused(a, b).get()),
-            "functions": digest((cupy.tanh(a) + cupy.log1p(cupy.abs(b))).get(), cupy.where(a > b, a, b).get(), cupy.cumsum(a).get(), cupy.sort(a).get()),
-            "integers": digest(cupy.bincount(cupy.asarray(r.integers(0, 99, 10_000))).get(), cupy.unique(cupy.asarray(r.integers(0, 99, 1000))).get())}
+    return {"kernel": digest(squared(a, b, cupy.arange(7, dtype="f4")).get()),
+            "reduction": digest(norm(a.astype("f8")).get()), "fused": digest(fused(a, b).get()),
+            "functions": digest((cupy.tanh(a) + cupy.log1p(cupy.abs(b))).get(),
+                                cupy.where(a > b, a, b).get(), cupy.cumsum(a).get(), cupy.sort(a).get()),
+            "integers": digest(cupy.bincount(cupy.asarray(r.integers(0, 99, 10_000))).get(),
+                               cupy.unique(cupy.asarray(r.integers(0, 99, 1000))).get())}
 
 
 @case
@@ -57,7 +61,8 @@ def cupy_managed():
         cupy.cuda.Device().synchronize()
         seen.append(there[k].copy())
         there[k] = k  # by the CPU, in place
-    return {"rows": digest(*seen), "array": digest(a.get()), "sum": digest(cupy.cumsum((a * 64).astype("i8")).get()), "sort": digest(cupy.sort(a, axis=None).get())}
+    return {"rows": digest(*seen), "array": digest(a.get()), "sum": digest(cupy.cumsum((a * 64).astype("i8")).get()),
+            "sort": digest(cupy.sort(a, axis=None).get())}
 
 
 @case
@@ -74,13 +79,17 @@ def cupy_modules():
       extern __shared__ float s[];
       s[threadIdx.x] = x[blockIdx.x * blockDim.x + threadIdx.x];
       __syncthreads();
-      for (int k = blockDim.x / 2; k > 0; k /= 2) { if (threadIdx.x < k) s[threadIdx.x] += s[threadIdx.x + k]; __syncthreads(); }
+      for (int k = blockDim.x / 2; k > 0; k /= 2) {
+        if (threadIdx.x < k) s[threadIdx.x] += s[threadIdx.x + k];
+        __syncthreads();
+      }
       if (threadIdx.x == 0) y[blockIdx.x] = s[0];
     }"""
     out = {}
     for backend in ("nvrtc", "nvcc"):
         try:
-            m = cupy.RawModule(code=code, backend=backend, options=("-std=c++14",), name_expressions=("scaled<float>", "scaled<double>"))
+            m = cupy.RawModule(code=code, backend=backend, options=("-std=c++14",),
+                               name_expressions=("scaled<float>", "scaled<double>"))
             m.compile()
         except Exception as e:  # no nvcc, for example: the same on both sides
             out[backend] = type(e).__name__
@@ -100,7 +109,8 @@ def cupy_modules():
         f((64,), (512,), (x, y), shared_mem=512 * 4)
         out[f"{backend} shared"] = digest(y.get())
         out[f"{backend} counter"] = repr(int(counter[0]))
-        out[f"{backend} attributes"] = repr((f.num_regs > 0, f.max_threads_per_block, f.shared_size_bytes, f.binary_version))
+        out[f"{backend} attributes"] = repr(
+            (f.num_regs > 0, f.max_threads_per_block, f.shared_size_bytes, f.binary_version))
     return out
 
 
@@ -111,7 +121,8 @@ def cupy_fft():
     for shape in ((1000,), (32, 512), (17, 30, 31)):
         x = cupy.asarray(r.standard_normal(shape, dtype="f4"))
         f = cupy.fft.fftn(x)
-        out[str(shape)] = digest(f.get(), cupy.fft.ifftn(f).get(), cupy.fft.rfft(x).get(), cupy.fft.irfft(cupy.fft.rfft(x)).get())
+        out[str(shape)] = digest(f.get(), cupy.fft.ifftn(f).get(),
+                                 cupy.fft.rfft(x).get(), cupy.fft.irfft(cupy.fft.rfft(x)).get())
     plan = cupy.fft.config.get_plan_cache()
     out["plans"] = repr(plan.get_curr_size() > 0)
     x = cupy.asarray(r.standard_normal((64, 64)) + 1j * r.standard_normal((64, 64)))
@@ -132,7 +143,8 @@ def cupy_linalg():
         out[f"qr {dtype}"] = digest(cupy.linalg.qr(a)[1].get())
         out[f"svd {dtype}"] = digest(cupy.linalg.svd(a, compute_uv=False).get())
         out[f"eigh {dtype}"] = digest(cupy.linalg.eigvalsh(spd).get())
-        out[f"products {dtype}"] = digest(cupy.einsum("ij,kj->ik", a, a).get(), cupy.tensordot(a, a, 1).get(), cupy.dot(a, a[0]).get())
+        out[f"products {dtype}"] = digest(
+            cupy.einsum("ij,kj->ik", a, a).get(), cupy.tensordot(a, a, 1).get(), cupy.dot(a, a[0]).get())
     return out
 
 
@@ -141,10 +153,12 @@ def cupy_random():
     cupy = module("cupy")
     out = {}
     cupy.random.seed(5)
-    out["legacy"] = digest(cupy.random.rand(1000).get(), cupy.random.standard_normal((10, 99), dtype="f4").get(), cupy.random.randint(0, 1000, 500).get())
+    out["legacy"] = digest(cupy.random.rand(1000).get(), cupy.random.standard_normal((10, 99), dtype="f4").get(),
+                           cupy.random.randint(0, 1000, 500).get())
     for kind in ("XORWOW", "MRG32k3a", "Philox4x3210"):
         g = cupy.random.Generator(getattr(cupy.random, kind)(5))
-        out[kind] = digest(g.random(1000).get(), g.integers(0, 1 << 20, 500).get(), g.standard_normal(77).get(), g.exponential(size=10).get())
+        out[kind] = digest(g.random(1000).get(), g.integers(0, 1 << 20, 500).get(),
+                           g.standard_normal(77).get(), g.exponential(size=10).get())
     return out
 
 
@@ -158,7 +172,8 @@ def cupy_sparse():
     dense = r.standard_normal((200, 150)) * (r.random((200, 150)) < 0.05)
     a = sparse.csr_matrix(cupy.asarray(dense))
     b = cupy.asarray(r.standard_normal((150, 20)))
-    out = {"rows": digest(a.indptr.get(), a.indices.get(), a.data.get()), "mm": digest((a @ b).get()), "product": digest((a @ a.T).toarray().get())}
+    out = {"rows": digest(a.indptr.get(), a.indices.get(), a.data.get()),
+           "mm": digest((a @ b).get()), "product": digest((a @ a.T).toarray().get())}
     assert numpy.allclose((a @ b).get(), dense @ b.get())
     c = a.tocoo().tocsc()
     out["csc"] = digest(c.indptr.get(), c.data.get(), (c + c).toarray().get())
@@ -180,7 +195,8 @@ def cupy_pools():
         kept = [cupy.full(((k * 7919) % 300_000 + 1,), k, dtype="i4") for k in range(40)]
         return digest(*(x.get() for x in kept))
 
-    for name, pool in (("pool", cupy.cuda.MemoryPool()), ("async", cupy.cuda.MemoryAsyncPool() if hasattr(cupy.cuda, "MemoryAsyncPool") else None)):
+    for name, pool in (("pool", cupy.cuda.MemoryPool()),
+                       ("async", cupy.cuda.MemoryAsyncPool() if hasattr(cupy.cuda, "MemoryAsyncPool") else None)):
         if pool is None:
             continue
         with cupy.cuda.using_allocator(pool.malloc):
@@ -262,7 +278,8 @@ def cupy_graphs():
 
 def jax_module(x64=False):
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
+    os.environ["XLA_FLAGS"] = os.environ.get(
+        "XLA_FLAGS", "") + " --xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
     jax = module("jax")
     if x64:
         jax.config.update("jax_enable_x64", True)
@@ -289,10 +306,13 @@ def jax_transforms():
     grad = jax.jit(jax.grad(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2)))(w, x)
     each = jax.jit(jax.vmap(lambda v: jnp.fft.rfft(v).real.sum() + jnp.sort(v)[3]))(x)
     rows = jax.jit(jax.vmap(jax.grad(lambda v: jnp.sum(v ** 3 @ w))))(x)
-    loop = jax.jit(lambda v: jax.lax.while_loop(lambda c: c[0] < 20, lambda c: (c[0] + 1, jnp.sin(c[1]) + 1), (0, v))[1])(x)
+    loop = jax.jit(
+        lambda v: jax.lax.while_loop(lambda c: c[0] < 20, lambda c: (c[0] + 1, jnp.sin(c[1]) + 1), (0, v))[1])(x)
     key = jax.random.key(3)
-    return {"scan": digest(numpy.asarray(h), numpy.asarray(sums)), "grad": digest(numpy.asarray(grad)), "vmap": digest(numpy.asarray(each)),
-            "both": digest(numpy.asarray(rows)), "loop": digest(numpy.asarray(loop)), "random": digest(numpy.asarray(jax.random.normal(key, (1000,)))),
+    return {"scan": digest(numpy.asarray(h), numpy.asarray(sums)),
+            "grad": digest(numpy.asarray(grad)), "vmap": digest(numpy.asarray(each)),
+            "both": digest(numpy.asarray(rows)), "loop": digest(numpy.asarray(loop)),
+            "random": digest(numpy.asarray(jax.random.normal(key, (1000,)))),
             "conv": digest(numpy.asarray(jnp.convolve(x[0], x[1])))}
 
 
@@ -304,8 +324,10 @@ def jax_float64():
 
     a = jnp.asarray(host_random(9).standard_normal((80, 80)))
     spd = a @ a.T + 80 * jnp.eye(80)
-    out = {"type": str(spd.dtype), "solve": digest(numpy.asarray(jax.jit(jnp.linalg.solve)(spd, a))), "cholesky": digest(numpy.asarray(jnp.linalg.cholesky(spd))),
-           "eigh": digest(numpy.asarray(jnp.linalg.eigvalsh(spd))), "svd": digest(numpy.asarray(jnp.linalg.svd(a, compute_uv=False)))}
+    out = {"type": str(spd.dtype), "solve": digest(numpy.asarray(jax.jit(jnp.linalg.solve)(spd, a))),
+           "cholesky": digest(numpy.asarray(jnp.linalg.cholesky(spd))),
+           "eigh": digest(numpy.asarray(jnp.linalg.eigvalsh(spd))),
+           "svd": digest(numpy.asarray(jnp.linalg.svd(a, compute_uv=False)))}
     out["qr"] = digest(numpy.asarray(jnp.linalg.qr(a)[1]))
     return out
 
@@ -320,7 +342,8 @@ def jax_bf16():
     a, b = (jnp.asarray(r.standard_normal(s, dtype="f4")).astype(jnp.bfloat16) for s in ((128, 256), (256, 64)))
     f = jax.jit(lambda a, b: jax.nn.gelu(a @ b) + jax.nn.softmax(a[:, :64]))
     y = f(a, b)
-    return {"type": str(y.dtype), "values": digest(numpy.asarray(y.astype(jnp.float32))), "sum": digest(numpy.asarray(y.sum().astype(jnp.float32)))}
+    return {"type": str(y.dtype), "values": digest(numpy.asarray(y.astype(jnp.float32))),
+            "sum": digest(numpy.asarray(y.sum().astype(jnp.float32)))}
 
 
 @case
@@ -363,7 +386,8 @@ def numba_kernels():
     z = cuda.device_array_like(x, stream=s)
     scale[40, 256, s](d, z, numpy.float32(3))
     s.synchronize()
-    return {"scale": digest(y.copy_to_host()), "sum": digest(total.copy_to_host()), "on a stream": digest(z.copy_to_host())}
+    return {"scale": digest(y.copy_to_host()), "sum": digest(total.copy_to_host()),
+            "on a stream": digest(z.copy_to_host())}
 
 
 def field(number, value):
@@ -393,7 +417,8 @@ def onnx_model(weights):
         return field(1, b"".join(field(1, i) for i in ins) + field(2, to) + field(4, kind))
 
     rows, columns = weights.shape
-    tensor = field(1, rows) + field(1, columns) + field(2, 1) + field(8, "w") + field(9, weights.astype("<f4").tobytes())
+    tensor = field(1, rows) + field(1, columns) + field(2, 1) + field(
+        8, "w") + field(9, weights.astype("<f4").tobytes())
     graph = node("MatMul", ("x", "w"), "m") + node("Relu", ("m",), "y") + field(2, "g") + field(5, tensor)
     graph += field(11, value("x", 16, rows)) + field(12, value("y", 16, columns))
     return field(1, 8) + field(7, graph) + field(8, field(2, 13))

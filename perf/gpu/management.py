@@ -1,4 +1,5 @@
-"""Correctness cases of NVML: every getter of one device, field values, performance metrics, events, and whose processes are shown."""
+"""Correctness cases of NVML: every getter of one device, field values, performance metrics, events, and whose
+processes are shown."""
 
 import ctypes
 import json
@@ -60,7 +61,8 @@ def base_type(facts, name):
 
 @case
 def nvml_getters():
-    """Every nvmlDeviceGet… and nvmlSystemGet… that takes the device at most, small numbers, and one place for its result."""
+    """Every nvmlDeviceGet… and nvmlSystemGet… that takes the device at most, small numbers, and one place for its
+    result."""
     facts, versioned = describe()
     lib, device = library()
     out = {}
@@ -72,7 +74,9 @@ def nvml_getters():
         if not target.endswith("*") or target.startswith("const") or "**" in target:
             continue
         target = target.rstrip("* ")
-        if target in ("nvmlDevice_t", "nvmlUnit_t", "void", "char") or any(t not in ("nvmlDevice_t", "unsigned int", "int") and base_type(facts, t).split()[0] != "enum" for t in inputs):
+        if target in ("nvmlDevice_t", "nvmlUnit_t", "void", "char") or any(
+            t not in ("nvmlDevice_t", "unsigned int", "int") and base_type(
+                facts, t).split()[0] != "enum" for t in inputs):
             continue
         for number in (0, 1) if any(t != "nvmlDevice_t" for t in inputs) else (0,):
             buffer = (ctypes.c_uint8 * 65536)()
@@ -93,7 +97,8 @@ def nvml_texts():
     out = {}
     for name, function in sorted(facts["functions"].items()):
         params = [p["type"] for p in function["params"]]
-        if params not in (["nvmlDevice_t", "char *", "unsigned int"], ["char *", "unsigned int"]) or not hasattr(lib, name):
+        if params not in (["nvmlDevice_t", "char *", "unsigned int"],
+                          ["char *", "unsigned int"]) or not hasattr(lib, name):
             continue
         for length in (0, 3, 96):
             text = ctypes.create_string_buffer(256)
@@ -106,7 +111,8 @@ def nvml_texts():
 
 
 class FieldValue(ctypes.Structure):
-    _fields_ = [("field", ctypes.c_uint), ("scope", ctypes.c_uint), ("timestamp", ctypes.c_longlong), ("latency", ctypes.c_longlong),
+    _fields_ = [("field", ctypes.c_uint), ("scope", ctypes.c_uint),
+                ("timestamp", ctypes.c_longlong), ("latency", ctypes.c_longlong),
                 ("type", ctypes.c_int), ("result", ctypes.c_int), ("value", ctypes.c_uint64)]
 
 
@@ -121,11 +127,13 @@ def nvml_fields():
 
 
 class Metric(ctypes.Structure):
-    _fields_ = [("id", ctypes.c_uint), ("result", ctypes.c_int), ("value", ctypes.c_double), ("short", ctypes.c_char_p), ("long", ctypes.c_char_p), ("unit", ctypes.c_char_p)]
+    _fields_ = [("id", ctypes.c_uint), ("result", ctypes.c_int), ("value", ctypes.c_double),
+                ("short", ctypes.c_char_p), ("long", ctypes.c_char_p), ("unit", ctypes.c_char_p)]
 
 
 class Metrics(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint), ("count", ctypes.c_uint), ("first", ctypes.c_void_p), ("second", ctypes.c_void_p), ("metrics", Metric * 210)]
+    _fields_ = [("version", ctypes.c_uint), ("count", ctypes.c_uint), ("first", ctypes.c_void_p),
+                ("second", ctypes.c_void_p), ("metrics", Metric * 210)]
 
 
 @case
@@ -180,7 +188,8 @@ def nvml_system_events():
         _fields_ = [("version", ctypes.c_uint), ("types", ctypes.c_ulonglong), ("set", ctypes.c_void_p)]
 
     class Wait(ctypes.Structure):
-        _fields_ = [("version", ctypes.c_uint), ("timeout", ctypes.c_uint), ("set", ctypes.c_void_p), ("data", ctypes.c_void_p), ("size", ctypes.c_uint), ("events", ctypes.c_uint)]
+        _fields_ = [("version", ctypes.c_uint), ("timeout", ctypes.c_uint), ("set", ctypes.c_void_p),
+                    ("data", ctypes.c_void_p), ("size", ctypes.c_uint), ("events", ctypes.c_uint)]
 
     def versioned(structure, *values):
         return structure(1 << 24 | ctypes.sizeof(structure), *values)
@@ -188,7 +197,8 @@ def nvml_system_events():
     events = versioned(Request, None)
     out = {"create": repr((lib.nvmlSystemEventSetCreate(ctypes.byref(events)), bool(events.set)))}
     for types in (1, 2, 3):
-        out[f"register {types}"] = repr(lib.nvmlSystemRegisterEvents(ctypes.byref(versioned(Register, types, events.set))))
+        out[f"register {types}"] = repr(
+            lib.nvmlSystemRegisterEvents(ctypes.byref(versioned(Register, types, events.set))))
     data = (ctypes.c_uint64 * 8)()
     for timeout in (0, 120):
         wait = versioned(Wait, timeout, events.set, ctypes.addressof(data), 4, 0)
@@ -208,7 +218,8 @@ def nvml_pynvml():
 
     pynvml.nvmlInit()
     device = pynvml.nvmlDeviceGetHandleByIndex(0)
-    out = {"count": repr(pynvml.nvmlDeviceGetCount()), "driver": repr(pynvml.nvmlSystemGetDriverVersion()), "cuda": repr(pynvml.nvmlSystemGetCudaDriverVersion())}
+    out = {"count": repr(pynvml.nvmlDeviceGetCount()), "driver": repr(pynvml.nvmlSystemGetDriverVersion()),
+           "cuda": repr(pynvml.nvmlSystemGetCudaDriverVersion())}
     for name in sorted(dir(pynvml)):
         f = getattr(pynvml, name)
         if not name.startswith("nvmlDeviceGet") or not inspect.isfunction(f):
@@ -219,7 +230,8 @@ def nvml_pynvml():
         try:
             value = f(device)
             # a structure prints with its address
-            out[name] = type(value).__name__ if MOVING.search(name) or not isinstance(value, (int, str, bytes, float, list)) else repr(value)
+            out[name] = type(value).__name__ if MOVING.search(name) or not isinstance(
+                value, (int, str, bytes, float, list)) else repr(value)
         except pynvml.NVMLError as e:
             out[name] = str(e)
         except (TypeError, AttributeError, ValueError) as e:  # pynvml's own
@@ -229,7 +241,8 @@ def nvml_pynvml():
 
 
 class Process(ctypes.Structure):
-    _fields_ = [("pid", ctypes.c_uint), ("memory", ctypes.c_ulonglong), ("gpu", ctypes.c_uint), ("compute", ctypes.c_uint)]
+    _fields_ = [("pid", ctypes.c_uint), ("memory", ctypes.c_ulonglong),
+                ("gpu", ctypes.c_uint), ("compute", ctypes.c_uint)]
 
 
 @case
@@ -242,26 +255,34 @@ def nvml_processes():
     assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(256 << 20)) == 0
     lib, device = library()
     out, info, pid = {}, {"pid": os.getpid()}, os.getpid()
-    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"):
+    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
+                 "nvmlDeviceGetMPSComputeRunningProcesses_v3"):
         count, list_ = ctypes.c_uint(256), (Process * 256)()
         r = getattr(lib, name)(device, ctypes.byref(count), list_)
         mine = [p for p in list_[: count.value if r == 0 else 0] if p.pid == pid]
         out[name] = repr((r, len(mine), [p.memory >= 256 << 20 for p in mine]))
         info[name] = [(p.pid, p.memory) for p in list_[: count.value if r == 0 else 0]]
     text = ctypes.create_string_buffer(256)
-    out["name"] = repr((lib.nvmlSystemGetProcessName(pid, text, 256), os.path.basename(text.value.decode(errors="replace").split()[0]) if text.value else ""))
+    out["name"] = repr(
+        (lib.nvmlSystemGetProcessName(pid, text, 256),
+         os.path.basename(text.value.decode(errors="replace").split()[0]) if text.value else ""))
     smi = os.environ.get("SMI") or shutil.which("nvidia-smi")
     if smi:
-        for form in (["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"], ["pmon", "-c", "1"], [], ["-q", "-d", "PIDS"]):
+        for form in (["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"],
+                     ["pmon", "-c", "1"], [], ["-q", "-d", "PIDS"]):
             p = subprocess.run([smi, *form], capture_output=True, text=True, timeout=60)
             rows = [line for line in p.stdout.splitlines() if re.search(rf"\b{pid}\b", line)]
-            out["nvidia-smi " + " ".join(form)] = repr((p.returncode, len(rows), [re.sub(r"\d+" if "pmon" not in form else r"\d+|(?<= )-(?= )", "#", re.sub(r"\s+", " ", r)) for r in rows]))
+            out["nvidia-smi " + " ".join(form)] = repr(
+                (p.returncode, len(rows),
+                 [re.sub(r"\d+" if "pmon" not in form else r"\d+|(?<= )-(?= )", "#", re.sub(r"\s+", " ", r))
+                  for r in rows]))
     return out, info
 
 
 @case
 def nvml_utilization():
-    """A process that keeps the GPU busy sees what it uses of it, by its own pid, in NVML's list and in the columns sm and mem of nvidia-smi pmon."""
+    """A process that keeps the GPU busy sees what it uses of it, by its own pid, in NVML's list and in the columns sm
+    and mem of nvidia-smi pmon."""
     import threading
     import time
 
@@ -285,7 +306,8 @@ def nvml_utilization():
         time.sleep(1)
         count, samples = ctypes.c_uint(200), (ctypes.c_uint64 * 800)()  # of 32 bytes: pid, time, sm, mem, enc, dec
         r = lib.nvmlDeviceGetProcessUtilization(device, samples, ctypes.byref(count), ctypes.c_ulonglong(0))
-        mine = [samples[4 * i + 2] & 0xFFFFFFFF for i in range(count.value if r == 0 else 0) if samples[4 * i] & 0xFFFFFFFF == pid]
+        mine = [samples[4 * i + 2] & 0xFFFFFFFF for i in range(count.value if r == 0 else 0)
+                if samples[4 * i] & 0xFFFFFFFF == pid]
         listed = listed or any(mine)
         if not smi:
             seen = True

@@ -63,7 +63,8 @@ def collective(rank, world, port, outbox):
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=world, device_id=torch.device("cuda", rank))
     out, x = {}, torch.randn(1 << 20, generator=generator(torch, 41 + rank)).cuda()
-    small, parts = torch.arange(6, device="cuda") + 10 * rank, [torch.empty(6, dtype=torch.int64, device="cuda") for _ in range(world)]
+    small, parts = torch.arange(
+        6, device="cuda") + 10 * rank, [torch.empty(6, dtype=torch.int64, device="cuda") for _ in range(world)]
     dist.all_reduce(x)
     out["all_reduce"] = digest(x)
     dist.all_gather(parts, small)
@@ -113,7 +114,8 @@ def torch_nccl():
 
 
 # Kernels that the process has not launched before, whose code is loaded first: other work waits behind them.
-UNSEEN = ["sin", "cos", "tan", "exp", "log1p", "sqrt", "rsqrt", "sigmoid", "tanh", "erf", "erfc", "lgamma", "digamma", "atan", "asinh", "sinh", "cosh", "floor",
+UNSEEN = ["sin", "cos", "tan", "exp", "log1p", "sqrt", "rsqrt", "sigmoid", "tanh", "erf",
+          "erfc", "lgamma", "digamma", "atan", "asinh", "sinh", "cosh", "floor",
           "ceil", "trunc", "frac", "sign", "reciprocal", "square", "expm1", "exp2", "i0", "sinc", "logit", "erfinv"]
 
 

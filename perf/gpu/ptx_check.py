@@ -3,9 +3,10 @@
 
     ptx_check.py [--level N] [--image FATBIN] FILE.bundle...     libcuda.so.1 is found as any program finds it; SCUDA_LIBCUDA names another one
 
-The driver's compiler translates at optimization level N, 0 unless told: what it makes of random programs at level 4 is not always what PTX says, it takes
-minutes there, and for some it crashes. An image is loaded in place of the bundles' modules. Prints each difference and one line a file; exits 1 where there
-was one. With a trace in the bundle the instructions whose results differ are named. Needs nothing but Python.
+The driver's compiler translates at optimization level N, 0 unless told: what it makes of random programs at level 4
+is not always what PTX says, it takes minutes there, and for some it crashes. An image is loaded in place of the
+bundles' modules. Prints each difference and one line a file; exits 1 where there was one. With a trace in the bundle
+the instructions whose results differ are named. Needs nothing but Python.
 """
 
 import argparse
@@ -141,7 +142,9 @@ def difference(a, got):
         x, y = struct.unpack_from("<" + letter, got, i)[0], struct.unpack_from("<" + letter, want, i)[0]
         if x == y or math.isnan(x) and math.isnan(y) or abs(x - y) <= a.get("tol", 0) * max(1, abs(y)):
             continue
-        if kind == "f32" and abs(order(struct.unpack_from("<I", got, i)[0]) - order(struct.unpack_from("<I", want, i)[0])) <= a.get("ulp", 0):
+        if kind == "f32" and abs(
+            order(struct.unpack_from("<I", got, i)[0]) - order(
+                struct.unpack_from("<I", want, i)[0])) <= a.get("ulp", 0):
             continue
         count += 1
         text = text or f"{kind} {i // size}: GPU {x!r}, simulation {y!r}"
@@ -154,7 +157,8 @@ def traced(l, a, got):
     threads = l["block"][0]
     found = []
     for k, step in enumerate(l["steps"]):
-        gpu, simulation = ([data[at : at + 8][::-1].hex() for at in range(k * threads * 8, (k + 1) * threads * 8, 8)] for data in (got, want))
+        gpu, simulation = ([data[at : at + 8][::-1].hex() for at in range(k * threads * 8, (k + 1) * threads * 8, 8)]
+                           for data in (got, want))
         places = [t for t in range(threads) if gpu[t] != simulation[t]]
         if places:
             first = places[0]
@@ -169,8 +173,8 @@ def alone(text, kernel):
 
 
 def run(path, module, first, only, level, image):
-    """Runs the launches of one module from the first on, with only its kernel if so asked; returns the place after the last, and how many differed, were
-    refused or failed."""
+    """Runs the launches of one module from the first on, with only its kernel if so asked; returns the place after
+    the last, and how many differed, were refused or failed."""
     context = start()
     arena = Arena(256 << 20)
     with gzip.open(path, "rt") as f:
@@ -207,10 +211,13 @@ def run(path, module, first, only, level, image):
 
 
 def whole(path, module, launches, level, image):
-    """Runs a module's launches in as many processes as it takes: a launch that fails ends its own, and a compiler that crashes too."""
+    """Runs a module's launches in as many processes as it takes: a launch that fails ends its own, and a compiler
+    that crashes too."""
     done, total, text, only = 0, [0, 0, 0], [], False
     while done < launches:
-        child = subprocess.run([sys.executable, __file__, "--level", str(level), "--image", image, "--part", str(module), str(done), str(int(only)), path], stdout=subprocess.PIPE, text=True)
+        child = subprocess.run(
+            [sys.executable, __file__, "--level", str(level), "--image", image, "--part",
+             str(module), str(done), str(int(only)), path], stdout=subprocess.PIPE, text=True)
         *lines, answer = child.stdout.splitlines() or [""]
         if child.returncode and not only:
             only = True  # finds the kernel

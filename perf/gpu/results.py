@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Puts what check.py and samples.py wrote into one dated result file; docs/compatibility.md is made from the newest one (go run ./api/gen).
+"""Puts what check.py and samples.py wrote into one dated result file; docs/compatibility.md is made from the newest
+one (go run ./api/gen).
 
     results.py OUTPUT --date DATE --machine TEXT --scuda COMMIT [--from RESULTS.json] FILE.jsonl...
 
-A case that is in several files has the result of the last; with --from it has what that file says unless a newer one says something. OUTPUT is
-api/facts/seen/DATE-MACHINE.json: for every case or program what it is part of, the verdict, both sides' seconds, and the commit that it was seen at.
+A case that is in several files has the result of the last; with --from it has what that file says unless a newer one
+says something. OUTPUT is api/facts/seen/DATE-MACHINE.json: for every case or program what it is part of, the verdict,
+both sides' seconds, and the commit that it was seen at.
 """
 
 import argparse

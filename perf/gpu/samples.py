@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Builds and runs the console programs of NVIDIA's cuda-samples, natively and through scuda, and compares exit status and verdicts.
+"""Builds and runs the console programs of NVIDIA's cuda-samples, natively and through scuda, and compares exit status
+and verdicts.
 
     samples.py FOLDER [--build-only] [-j N] [--build-jobs N] [--shard I/N] [--budget S] [--timeout S] [--native-only | --remote-only] [PROGRAM...]
 
-FOLDER is a checkout of the samples (nothing of it belongs to this project). Programs are built by nvcc alone, from what each sample's CMakeLists.txt
-says, beside their sources; what is built already stays. Samples that need a window, Vulkan, Direct3D, FreeImage or MPI are left out. Prints a table
-and writes $OUT/samples.jsonl; `--budget` stops starting programs in time for the table.
+FOLDER is a checkout of the samples (nothing of it belongs to this project). Programs are built by nvcc alone, from
+what each sample's CMakeLists.txt says, beside their sources; what is built already stays. Samples that need a window,
+Vulkan, Direct3D, FreeImage or MPI are left out. Prints a table and writes $OUT/samples.jsonl; `--budget` stops
+starting programs in time for the table.
 """
 
 import argparse
@@ -34,7 +36,8 @@ NUMBER = re.compile(r"0x[0-9a-fA-F]+|[-+]?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 class Sample:
     def __init__(self, folder, name, sources, libraries, includes, commands, openmp, headers):
-        self.folder, self.name, self.sources, self.libraries, self.commands, self.openmp = folder, name, sources, libraries, commands, openmp
+        self.folder, self.name, self.sources, self.libraries = folder, name, sources, libraries
+        self.commands, self.openmp = commands, openmp
         self.includes, self.headers = includes, headers
         self.log = ""
 
@@ -61,7 +64,8 @@ def read(folder):
     text = re.sub(r"(?m)#.*$", "", (folder / "CMakeLists.txt").read_text(errors="replace"))
     if LEFT_OUT.search(text):
         return
-    values = {"CMAKE_CURRENT_BINARY_DIR": str(folder), "CMAKE_CURRENT_SOURCE_DIR": str(folder), "CMAKE_CUDA_COMPILER": "nvcc", "CUDAToolkit_BIN_DIR": "",
+    values = {"CMAKE_CURRENT_BINARY_DIR": str(folder), "CMAKE_CURRENT_SOURCE_DIR": str(folder),
+              "CMAKE_CUDA_COMPILER": "nvcc", "CUDAToolkit_BIN_DIR": "",
               "GENCODE_FLAGS": "-arch=sm_90"}
     for words in arguments(text, "set"):
         if words and len(words) == 2 and words[0] not in values and not words[0].startswith("CMAKE_"):
@@ -75,7 +79,8 @@ def read(folder):
             w = LIBRARIES.get(w, w)
             if w and "$" not in w and "::" not in w:
                 libraries.setdefault(expand(words[0], values), []).extend([w, *NEEDS.get(w, [])])
-    includes = [expand(w, values) for name in ("include_directories", "target_include_directories") for words in arguments(text, name) for w in words
+    includes = [expand(w, values) for name in ("include_directories", "target_include_directories")
+                for words in arguments(text, name) for w in words
                 if "CUDAToolkit" not in w and (folder / expand(w, values)).is_dir()]
     commands = []
     for m in re.finditer(r"COMMAND\s+\$\{CMAKE_CUDA_COMPILER\}(.*)", text):
@@ -94,7 +99,8 @@ def read(folder):
 def build(sample, common, toolkit):
     if sample.program.exists():
         return True
-    compile_ = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "--extended-lambda", "-rdc=true", "-w", "-I", str(common), "-L", f"{toolkit}/lib64/stubs", "-Xcompiler", "-fPIC",
+    compile_ = ["nvcc", "-std=c++17", "-O2", "-arch=sm_90", "--extended-lambda", "-rdc=true",
+                "-w", "-I", str(common), "-L", f"{toolkit}/lib64/stubs", "-Xcompiler", "-fPIC",
                 "-Xlinker", f"-rpath={toolkit}/lib64"]
     for include in sample.includes:
         compile_ += ["-I", include]
@@ -129,7 +135,8 @@ TOOK = re.compile(r"program took ([\d.]+) s\s*$")
 def run(side, sample, args, timeout, env):
     begin = time.monotonic()
     try:
-        p = subprocess.run([str(HERE / "run.sh"), side, *TIMED, str(sample.program), *args], cwd=sample.folder, capture_output=True, text=True, errors="replace",
+        p = subprocess.run([str(HERE / "run.sh"), side, *TIMED, str(sample.program), *args],
+                           cwd=sample.folder, capture_output=True, text=True, errors="replace",
                            timeout=timeout, env=env, stdin=subprocess.DEVNULL)
         status, text, errors = p.returncode, p.stdout, p.stderr
     except subprocess.TimeoutExpired as e:
@@ -138,7 +145,8 @@ def run(side, sample, args, timeout, env):
         status, text, errors = "no end", decode(e.stdout), decode(e.stderr)
     took = TOOK.search(errors)
     seconds = float(took[1]) if took else time.monotonic() - begin
-    return {"status": status, "seconds": round(seconds, 2), "verdicts": verdicts(text), "tail": (text[-1500:] + "\n" + TOOK.sub("", errors)[-1500:]).strip()}
+    return {"status": status, "seconds": round(seconds, 2), "verdicts": verdicts(text),
+            "tail": (text[-1500:] + "\n" + TOOK.sub("", errors)[-1500:]).strip()}
 
 
 def compare(sample, args, timeout, env, sides, deadline):
@@ -167,7 +175,8 @@ def options():
     ap.add_argument("folder", type=Path)
     ap.add_argument("programs", nargs="*")
     ap.add_argument("--build-only", action="store_true")
-    ap.add_argument("-j", type=int, default=3, help="programs at once (the seconds mean little when they share the GPU)")
+    ap.add_argument(
+        "-j", type=int, default=3, help="programs at once (the seconds mean little when they share the GPU)")
     ap.add_argument("--build-jobs", type=int, default=os.cpu_count())
     ap.add_argument("--shard", default="1/1", help="I/N: the I-th of N parts")
     ap.add_argument("--budget", type=float, default=540, help="seconds after which no more programs are started")
@@ -179,7 +188,8 @@ def options():
 
 
 def choose(a):
-    samples = [s for f in sorted((a.folder / "Samples").glob("[0-6]_*/*/CMakeLists.txt")) for s in read(f.parent.resolve())]
+    samples = [s for f in sorted((a.folder / "Samples").glob("[0-6]_*/*/CMakeLists.txt"))
+               for s in read(f.parent.resolve())]
     if a.programs:
         samples = [s for s in samples if s.name in a.programs]
     part, parts = map(int, a.shard.split("/"))
@@ -210,7 +220,8 @@ def runs_of(sample, known):
 def table(rows):
     width = max(len(r["program"]) for r in rows)
     for r in rows:
-        cells = [f"{r[s]['status']!s:>6} {r[s]['seconds']:7.2f} s" if r[s] else f"{'-':>6} {'':9}" for s in ("native", "remote")]
+        cells = [f"{r[s]['status']!s:>6} {r[s]['seconds']:7.2f} s"
+                 if r[s] else f"{'-':>6} {'':9}" for s in ("native", "remote")]
         print(f"{r['program']:<{width}}  {cells[0]}  {cells[1]}  {r['verdict']}  {' '.join(r['args'])}".rstrip())
         if r["verdict"] in ("FAILS", "DIFFERS"):
             other = [v for v in r["remote"]["verdicts"] if v not in r["native"]["verdicts"]]
@@ -241,8 +252,10 @@ def main():
         env["SCUDA_WARM"] = str(3 * a.j)  # programs follow each other faster than workers start
         server, env["SCUDA_SERVER"] = start_server(f"{work}/server", env)
     rows = []
-    with open(Path(os.environ.get("OUT", work)) / "samples.jsonl", "a") as out, concurrent.futures.ThreadPoolExecutor(a.j) as pool:
-        jobs = [pool.submit(compare, s, args, a.timeout, env, sides, deadline) for s in samples for args in runs_of(s, known)]
+    with open(Path(os.environ.get("OUT", work)) / "samples.jsonl",
+              "a") as out, concurrent.futures.ThreadPoolExecutor(a.j) as pool:
+        jobs = [pool.submit(compare, s, args, a.timeout, env, sides, deadline)
+                for s in samples for args in runs_of(s, known)]
         for job in concurrent.futures.as_completed(jobs):
             rows.append(job.result())
             out.write(json.dumps(rows[-1]) + "\n")

@@ -33,7 +33,8 @@ def run(torch, digest):
     softmax_kernel[(x.shape[0],)](x, y, x.shape[1], BLOCK=1024)
     error = (y - torch.softmax(x, -1)).abs().max().item()
     assert error < 1e-5, error
-    a, b = torch.randn(200, 300, generator=g).to("cuda", torch.float16), torch.randn(300, 100, generator=g).to("cuda", torch.float16)
+    a, b = torch.randn(200, 300, generator=g).to("cuda", torch.float16), torch.randn(
+        300, 100, generator=g).to("cuda", torch.float16)
     c = torch.empty(200, 100, device="cuda")
     matmul_kernel[(triton.cdiv(200, 64), triton.cdiv(100, 64))](a, b, c, 200, 100, 300, BLOCK=64)
     error = (c - (a.float() @ b.float())).abs().max().item()

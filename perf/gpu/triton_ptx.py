@@ -3,8 +3,8 @@
 
     triton_ptx.py [FILE]       FILE is sim/testdata/triton.bundle in the end; default $OUT/triton.bundle
 
-Needs triton (3.4 or newer). The kernels are a softmax and matrix products of several types; those for sm_80, and those of fewer than four
-warps, use mma.sync, which the simulation knows (wgmma it refuses by name).
+Needs triton (3.4 or newer). The kernels are a softmax and matrix products of several types; those for sm_80, and
+those of fewer than four warps, use mma.sync, which the simulation knows (wgmma it refuses by name).
 """
 
 import base64
@@ -52,7 +52,8 @@ def compiled(kernel, signature, constants, capability, warps):
     full = {**signature, **{k: "constexpr" for k in constants}}
     attributes = {(names.index(k),): [["tt.divisibility", 16]] for k in signature}
     source = ASTSource(kernel, full, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps, "num_stages": 2})
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32),
+                          options={"num_warps": warps, "num_stages": 2})
 
 
 def pack(kind, values):
@@ -79,11 +80,13 @@ def cases(rng):
     for capability in (80, 90):
         k = compiled(softmax_kernel, {"x": "*fp32", "y": "*fp32", "columns": "i32"}, {"BLOCK": 1024}, capability, 4)
         # 784 columns in memory: what divides by 16 was promised.
-        args = [buffer(x + bytes(4 * rows * 784 - len(x))), {"size": 4 * rows * 784, "type": "f32", "tol": 1e-6}, number(784)]
+        args = [buffer(x + bytes(4 * rows * 784 - len(x))),
+                {"size": 4 * rows * 784, "type": "f32", "tol": 1e-6}, number(784)]
         yield f"softmax sm_{capability}", k, [rows, 1, 1], 128, args
     m, n, kk = 96, 80, 112
     for kind, acc, out, capability, warps, tolerance in (
-        ("fp16", tl.float32, "fp32", 80, 4, 1e-4), ("fp16", tl.float32, "fp32", 90, 2, 1e-4), ("bf16", tl.float32, "fp32", 80, 4, 1e-4),
+        ("fp16", tl.float32, "fp32", 80, 4, 1e-4), ("fp16", tl.float32, "fp32", 90, 2, 1e-4),
+        ("bf16", tl.float32, "fp32", 80, 4, 1e-4),
         ("fp32", tl.float32, "fp32", 80, 4, 1e-3), ("i8", tl.int32, "i32", 80, 4, 0), ("i8", tl.int32, "i32", 90, 2, 0),
     ):
         signature = {"a": "*" + kind, "b": "*" + kind, "c": "*" + out, "M": "i32", "N": "i32", "K": "i32"}
@@ -94,7 +97,8 @@ def cases(rng):
         if tolerance:
             c.update(type="f32", tol=tolerance)
         grid = [-(-m // 32), -(-n // 32), 1]
-        yield f"matmul {kind} sm_{capability} {warps} warps", k, grid, 32 * warps, [buffer(a), buffer(b), c, number(m), number(n), number(kk)]
+        yield f"matmul {kind} sm_{capability} {warps} warps", k, grid, 32 * warps, [buffer(a),
+            buffer(b), c, number(m), number(n), number(kk)]
 
 
 def main():

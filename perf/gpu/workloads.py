@@ -3,7 +3,8 @@
     workloads.py NAME             prepares, measures once and prints the dictionary
     workloads.py NAME --by-turns  does it for each line that it reads; so a native and a remote process take turns
 
-Names that end in "(MiB)", "(cores)" or "(count)" are that instead. With STEPS set a workload only warms up and takes so many steps: for counting.
+Names that end in "(MiB)", "(cores)" or "(count)" are that instead. With STEPS set a workload only warms up and takes
+so many steps: for counting.
 """
 
 import os
@@ -46,7 +47,8 @@ def counted(torch, step):
 
 def descendants(pid):
     try:
-        children = [int(c) for task in Path(f"/proc/{pid}/task").iterdir() for c in Path(task, "children").read_text().split()]
+        children = [int(c) for task in Path(f"/proc/{pid}/task").iterdir()
+                    for c in Path(task, "children").read_text().split()]
     except OSError:
         return []
     return children + [d for c in children for d in descendants(c)]
@@ -155,7 +157,8 @@ def gpt2_parts():
         model.eval()
         prompt = torch.full((1, 32), 5, device="cuda")
         with torch.no_grad():
-            model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=50256)
+            model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=tokens,
+                           min_new_tokens=tokens, do_sample=False, pad_token_id=50256)
 
     return torch, model, generate
 
@@ -202,7 +205,8 @@ def first():
     imported = time.perf_counter()
     assert torch.cuda.is_available()
     torch.ones(4).to("cuda")
-    yield {"import torch": imported - begin, "first tensor, from torch.cuda.is_available() on": time.perf_counter() - imported}
+    yield {"import torch": imported - begin,
+           "first tensor, from torch.cuda.is_available() on": time.perf_counter() - imported}
 
 
 @workload
@@ -258,7 +262,8 @@ def compiled():
     import torch
 
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256), torch.nn.LayerNorm(256)).cuda()
+    model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(),
+                                torch.nn.Linear(1024, 256), torch.nn.LayerNorm(256)).cuda()
     fast, x = torch.compile(model), torch.randn(64, 256, device="cuda")
 
     def hundred():
