@@ -102,35 +102,30 @@ void *scuda_node_lend(uint64_t handle, uint64_t bytes) {
   return p;
 }
 
-void scuda_post_cuGraphAddEmptyNode(uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count) {
+void scuda_post_cuGraphAddEmptyNode(ADD_PARAMS) {
   (void)deps, (void)count;
-  scuda_node_link(graph, *node);
+  scuda_node_link(graph, *out);
 }
-void scuda_post_cuGraphAddChildGraphNode(
-    uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t child) {
+void scuda_post_cuGraphAddChildGraphNode(ADD_PARAMS, uint64_t child) {
   (void)deps, (void)count, (void)child;
-  scuda_node_link(graph, *node);
+  scuda_node_link(graph, *out);
 }
-void scuda_post_cuGraphAddEventRecordNode(
-    uint64_t *node, uint64_t graph, const uint64_t *deps, uint64_t count, uint64_t event) {
+void scuda_post_cuGraphAddEventRecordNode(ADD_PARAMS, uint64_t event) {
   (void)deps, (void)count;
   scuda_event_elsewhere(event);
-  scuda_node_link(graph, *node);
+  scuda_node_link(graph, *out);
 }
-void scuda_post_cuGraphAddEventWaitNode(uint64_t *node, uint64_t graph,
-                                        const uint64_t *deps, uint64_t count, uint64_t event) {
+void scuda_post_cuGraphAddEventWaitNode(ADD_PARAMS, uint64_t event) {
   (void)deps, (void)count, (void)event;
-  scuda_node_link(graph, *node);
+  scuda_node_link(graph, *out);
 }
-void scuda_post_cuGraphAddMemFreeNode(uint64_t *node, uint64_t graph,
-                                      const uint64_t *deps, uint64_t count, uint64_t address) {
+void scuda_post_cuGraphAddMemFreeNode(ADD_PARAMS, uint64_t address) {
   (void)deps, (void)count, (void)address;
-  scuda_node_link(graph, *node);
+  scuda_node_link(graph, *out);
 }
-void scuda_post_cuGraphAddMemsetNode(uint64_t *node, uint64_t graph,
-                                     const uint64_t *deps, uint64_t count, const void *params, uint64_t ctx) {
+void scuda_post_cuGraphAddMemsetNode(ADD_PARAMS, const void *params, uint64_t ctx) {
   (void)deps, (void)count, (void)params, (void)ctx;
-  scuda_node_link(graph, *node);
+  scuda_node_link(graph, *out);
 }
 
 /* ---- adding and changing ---- */
