@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FAIL(...) (fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
+#define FAIL(...) \
+  (fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
 // CK: the call must succeed. WANT: it must answer exactly this. SHOW: print what it answers.
 #define CK(call) WANT(call, CUDA_SUCCESS)
 #define WANT(call, want) \
@@ -112,5 +113,6 @@ static inline CUgraphNode only(CUgraph g, CUgraphNodeType want, const char *what
 }
 
 #define ARGS(...) ((void *[]){__VA_ARGS__})
-#define LAUNCH(f, blocks, threads, shared, stream, ...) cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, shared, stream, ARGS(__VA_ARGS__), NULL)
+#define LAUNCH(f, blocks, threads, shared, stream, ...) \
+  cuLaunchKernel(f, blocks, 1, 1, threads, 1, 1, shared, stream, ARGS(__VA_ARGS__), NULL)
 #endif

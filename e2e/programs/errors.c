@@ -9,7 +9,8 @@ int main(int argc, char **argv) {
   int n = 100, v;
   CK(cuMemAlloc(&d, 4096));
 #define SUM(threads, shared) cuLaunchKernel(reduce, 1, 1, 1, threads, 1, 1, shared, 0, ARGS(&d, &d, &n), NULL)
-#define TRY(f, gx, gy, gz, bx, by, bz, shared) cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, 0, ARGS(&d, &d, &d, &n), NULL)
+#define TRY(f, gx, gy, gz, bx, by, bz, shared) \
+  cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, 0, ARGS(&d, &d, &d, &n), NULL)
   SHOW(TRY(add, 0, 1, 1, 32, 1, 1, 0));
   SHOW(TRY(add, 1, 0, 1, 32, 1, 1, 0));
   SHOW(TRY(add, 1, 1, 1, 0, 1, 1, 0));

@@ -65,7 +65,8 @@ static CUresult add_copy(CUgraphNode *n, CUgraph g, int there) {
   return cuGraphAddMemcpyNode(n, g, NULL, 0, &c, context);
 }
 static CUresult change_copy(CUgraphNode n) { return cuGraphMemcpyNodeSetParams(n, &node_copy); }
-#define NODE_COPY(name, way, as, to) static void name(void) { node_copy = deep(as, to, 0); graph_node(way, add_copy, change_copy, NULL); }
+#define NODE_COPY(name, way, as, to) \
+  static void name(void) { node_copy = deep(as, to, 0); graph_node(way, add_copy, change_copy, NULL); }
 NODE_COPY(to_graph, MADE, AS_DEVICE, 1)
 NODE_COPY(to_graph_host, MADE, AS_HOST, 1)
 NODE_COPY(from_graph, MADE, AS_ANY, 0)

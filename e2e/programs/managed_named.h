@@ -100,7 +100,8 @@ static void back(int with_host) { // what a copy to host memory brought is looke
   CK(cuStreamSynchronize(stream));
   CK(cuMemcpyHtoD(plain, host, N));
 }
-#define FLAT(name, call, as, to, with_host) static void name(void) { CUDA_MEMCPY2D c = flat(as, to, with_host); CK(call); if (!(to)) back(with_host); }
+#define FLAT(name, call, as, to, with_host) \
+  static void name(void) { CUDA_MEMCPY2D c = flat(as, to, with_host); CK(call); if (!(to)) back(with_host); }
 FLAT(to_flat, cuMemcpy2D(&c), AS_DEVICE, 1, 0)
 FLAT(to_flat_host, cuMemcpy2D(&c), AS_HOST, 1, 0)
 FLAT(to_flat_from_host, cuMemcpy2D(&c), AS_ANY, 1, 1)
@@ -121,7 +122,8 @@ static CUDA_MEMCPY3D deep(enum side as, int to, int with_host) {
   c.dstMemoryType = f.dstMemoryType, c.dstDevice = f.dstDevice, c.dstHost = f.dstHost;
   return c;
 }
-#define DEEP(name, call, as, to, with_host) static void name(void) { CUDA_MEMCPY3D c = deep(as, to, with_host); CK(call); if (!(to)) back(with_host); }
+#define DEEP(name, call, as, to, with_host) \
+  static void name(void) { CUDA_MEMCPY3D c = deep(as, to, with_host); CK(call); if (!(to)) back(with_host); }
 DEEP(to_deep, cuMemcpy3D(&c), AS_DEVICE, 1, 0)
 DEEP(to_deep_host, cuMemcpy3D(&c), AS_HOST, 1, 0)
 DEEP(from_deep, cuMemcpy3D(&c), AS_ANY, 0, 1)

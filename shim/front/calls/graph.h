@@ -46,7 +46,8 @@ struct target {            /* what a call is about; i is the export's index */
   const void *edges;
   uint64_t count;
 };
-#define ADDING(call) (struct target){.verb = ADD, .i = I_##call, .out = out, .graph = graph, .deps = deps, .count = count}
+#define ADDING(call) \
+  (struct target){.verb = ADD, .i = I_##call, .out = out, .graph = graph, .deps = deps, .count = count}
 #define SETTING(call) (struct target){.verb = SET, .i = I_##call, .node = node}
 #define SETTING_EXEC(call) (struct target){.verb = SET_EXEC, .i = I_##call, .exec = exec, .node = node}
 #define ADD_PARAMS uint64_t *out, uint64_t graph, const uint64_t *deps, uint64_t count
