@@ -289,16 +289,16 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 		},
 		"a box": func(h *hostile, up bool) (uint16, []byte) {
 			b := box3(h, up)
-			p := wire.CopyBox{Bytes: 64, Flags: 1}
+			p := wire.Copy3D{Bytes: 64, Flags: 1}
 			if !up {
 				p.Flags |= 16 // a download from the victim
 			}
-			copy(unsafe.Slice((*byte)(unsafe.Pointer(&p.Box)), unsafe.Sizeof(p.Box)), bytesOf(b))
+			copy(unsafe.Slice((*byte)(unsafe.Pointer(&p.Copy)), unsafe.Sizeof(p.Copy)), bytesOf(b))
 			if up {
 				p.Flags |= 4
-				return wire.OpCopyBox, append(slices.Clone(wire.Bytes(&p)), make([]byte, 64)...)
+				return wire.OpCopy3D, append(slices.Clone(wire.Bytes(&p)), make([]byte, 64)...)
 			}
-			return wire.OpCopyBox, wire.Bytes(&p)
+			return wire.OpCopy3D, wire.Bytes(&p)
 		},
 		"a graph's node": func(h *hostile, up bool) (uint16, []byte) { return wire.OpGraphNode, node(h, box3(h, up), 0) },
 		"a graph's node of its own call": func(h *hostile, up bool) (uint16, []byte) {

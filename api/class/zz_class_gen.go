@@ -452,7 +452,7 @@ var ofWire = [...]Class{
 	29: Graph,   // graph_node
 	30: Graph,   // graph_node_get
 	31: Graph,   // graph_dot
-	32: Copy,    // copy_box
+	32: Copy,    // copy_3d
 	33: Memory,  // share_export
 	34: Memory,  // share_import
 	35: Memory,  // share_end

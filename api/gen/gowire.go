@@ -103,7 +103,7 @@ func wireName(c string) string {
 	var out strings.Builder
 	for part := range strings.SplitSeq(c, "_") {
 		switch part {
-		case "h2d", "d2h", "id", "jit":
+		case "h2d", "d2h", "3d", "id", "jit":
 			out.WriteString(strings.ToUpper(part))
 		default:
 			out.WriteString(api.GoName(part))

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "d4276b4c4bfd3819e4197397f5de7db45147bbbc3a5a43fdf8677a4113eac4b9"
+const Digest = "d5b3ac796852067e62db602e14e543f4ae793b528c1e4d601714d1b17801dd0c"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -59,7 +59,7 @@ var ofWire = [...]Set{
 	12: Contextless,        // thread_exit
 	13: Contextless,        // ping
 	27: Contextless,        // error_text
-	32: Bulk,               // copy_box
+	32: Bulk,               // copy_3d
 	36: Launches,           // launch_several
 	37: Contextless,        // order_join
 }

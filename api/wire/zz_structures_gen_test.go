@@ -47,7 +47,7 @@ var structures = []structure{
 	{"graph_node_get", view[GraphNodeGet]},
 	{"graph_node_params", view[GraphNodeParams]},
 	{"graph_dot", view[GraphDot]},
-	{"copy_box", view[CopyBox]},
+	{"copy_3d", view[Copy3D]},
 	{"share_export", view[ShareExport]},
 	{"share_value", view[ShareValue]},
 	{"share_import", view[ShareImport]},

@@ -36,7 +36,7 @@ const (
 	OpGraphNode         uint16 = 0xf01d
 	OpGraphNodeGet      uint16 = 0xf01e
 	OpGraphDot          uint16 = 0xf01f
-	OpCopyBox           uint16 = 0xf020
+	OpCopy3D            uint16 = 0xf020
 	OpShareExport       uint16 = 0xf021
 	OpShareImport       uint16 = 0xf022
 	OpShareEnd          uint16 = 0xf023
@@ -78,7 +78,7 @@ var opNames = map[uint16]string{
 	OpGraphNode:         "graph_node",
 	OpGraphNodeGet:      "graph_node_get",
 	OpGraphDot:          "graph_dot",
-	OpCopyBox:           "copy_box",
+	OpCopy3D:            "copy_3d",
 	OpShareExport:       "share_export",
 	OpShareImport:       "share_import",
 	OpShareEnd:          "share_end",
@@ -213,7 +213,7 @@ const (
 	LaunchCooperative = 1
 )
 
-// Flags: copy_h2d.flags, copy_h2d_pull.flags, copy_d2h.flags, host_changes.flags; sync and done of copy_box.flags too.
+// Flags: copy_h2d.flags, copy_h2d_pull.flags, copy_d2h.flags, host_changes.flags; sync and done of copy_3d.flags too.
 const (
 	CopySync    = 1  // the synchronous form (legacy ordering: later work on any stream sees it)
 	CopyDone    = 2  // a DONE message ends the download
@@ -222,12 +222,12 @@ const (
 	CopyPush    = 16 // which come with a wait, not for a fault
 )
 
-// Flags: copy_box.flags, beside sync and done of copies.
+// Flags: copy_3d.flags, beside sync and done of copies.
 const (
-	BoxData     = 4  // the data come along
-	BoxPull     = 8  // the server pulls them
-	BoxDownload = 16 // to host memory
-	BoxPeer     = 32 // the peer form
+	Copy3DData     = 4  // the data come along
+	Copy3DPull     = 8  // the server pulls them
+	Copy3DDownload = 16 // to host memory
+	Copy3DPeer     = 32 // the peer form
 )
 
 // Values: host_func.kind.
@@ -813,18 +813,18 @@ type GraphDot struct {
 // SizeGraphDot is the size of GraphDot in bytes.
 const SizeGraphDot = 16
 
-// CopyBox is the payload of OpCopyBox.
+// Copy3D is the payload of OpCopy3D.
 // then with the flag data the rows without gaps: bytes of data when bytes <= max_inline, else the bulk size
-type CopyBox struct {
-	Box    [25]uint64
+type Copy3D struct {
+	Copy   [25]uint64
 	Bytes  uint64
 	Stream uint64
 	ID     uint32
 	Flags  uint32
 }
 
-// SizeCopyBox is the size of CopyBox in bytes.
-const SizeCopyBox = 224
+// SizeCopy3D is the size of Copy3D in bytes.
+const SizeCopy3D = 224
 
 // ShareExport is the payload of OpShareExport.
 // It is answered by ShareValue.

@@ -10,12 +10,12 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// Flags of wire.CopyBox besides flagSync and flagDone.
+// Flags of wire.Copy3D besides flagSync and flagDone.
 const (
-	boxData     = wire.BoxData     // the rows come along
-	boxPull     = wire.BoxPull     // the server pulls the host end
-	boxDownload = wire.BoxDownload // to host memory
-	boxPeer     = wire.BoxPeer     // CUDA_MEMCPY3D_PEER
+	boxData     = wire.Copy3DData     // the rows come along
+	boxPull     = wire.Copy3DPull     // the server pulls the host end
+	boxDownload = wire.Copy3DDownload // to host memory
+	boxPeer     = wire.Copy3DPeer     // CUDA_MEMCPY3D_PEER
 )
 
 // boxCopy is a copy of a box with the client's memory at one end: 2D, 3D and array forms. Its bytes are counted row by
@@ -31,7 +31,7 @@ type boxCopy struct {
 // copyBox: every copy between host memory and anything but a straight line of device memory.
 func (cs *copies) copyBox(c *command) (cuda.CUresult, error) {
 	c.async = true
-	p, data, err := view[wire.CopyBox](c)
+	p, data, err := view[wire.Copy3D](c)
 	if err != nil {
 		return 0, err
 	}
@@ -65,8 +65,8 @@ func (cs *copies) copyBox(c *command) (cuda.CUresult, error) {
 }
 
 // newBox reads the description of a copy and makes its device end the driver's.
-func (b *base) newBox(p *wire.CopyBox) (*boxCopy, cuda.CUresult, error) {
-	v := &boxCopy{box: *boxOf(&p.Box), peer: p.Flags&boxPeer != 0, down: p.Flags&boxDownload != 0}
+func (b *base) newBox(p *wire.Copy3D) (*boxCopy, cuda.CUresult, error) {
+	v := &boxCopy{box: *boxOf(&p.Copy), peer: p.Flags&boxPeer != 0, down: p.Flags&boxDownload != 0}
 	m := &v.box
 	v.host = rows{m.WidthInBytes, m.Height, m.Depth, m.SrcPitch, m.SrcHeight}
 	if v.down {
@@ -102,7 +102,7 @@ func (b *base) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, er
 }
 
 // boxStream finds the stream of a copy and refuses what natively is refused during a capture.
-func (b *base) boxStream(p *wire.CopyBox, v *boxCopy) (*stream, cuda.CUresult) {
+func (b *base) boxStream(p *wire.Copy3D, v *boxCopy) (*stream, cuda.CUresult) {
 	st, r := b.stream(p.Stream)
 	if r != cuda.CUDA_SUCCESS || len(b.captures) == 0 {
 		return st, r
@@ -199,7 +199,7 @@ func (b *boxCopy) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresu
 
 // uploadBox: an upload whose rows come with the command, inline or as bulk data.
 func (u *uploads) uploadBox(
-	c *command, p *wire.CopyBox, b *boxCopy, st *stream, data []byte, r cuda.CUresult,
+	c *command, p *wire.Copy3D, b *boxCopy, st *stream, data []byte, r cuda.CUresult,
 ) (cuda.CUresult, error) {
 	if b.down || p.Flags&boxPull != 0 {
 		return 0, protocolError("copy of a box with flags %#x", p.Flags)
@@ -249,7 +249,7 @@ func (b *boxCopy) straight(a *arena, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
 }
 
 // pullBox: an upload in stream order. The host end is fetched as it is, with what lies between its rows.
-func (u *uploads) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresult, error) {
+func (u *uploads) pullBox(p *wire.Copy3D, b *boxCopy, st *stream) (cuda.CUresult, error) {
 	if u.isCapturing(st) {
 		return u.graphs.captureBox(p, b, st), nil
 	}
@@ -285,7 +285,7 @@ func (u *uploads) pullBox(p *wire.CopyBox, b *boxCopy, st *stream) (cuda.CUresul
 
 // downloadBox enqueues the pieces of a download, as download does for straight ones.
 func (d *downloads) downloadBox(
-	c *command, p *wire.CopyBox, b *boxCopy, st *stream, r cuda.CUresult,
+	c *command, p *wire.Copy3D, b *boxCopy, st *stream, r cuda.CUresult,
 ) (cuda.CUresult, error) {
 	t := &transfer{
 		id: p.ID, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0,

@@ -257,7 +257,7 @@ func (g *graphs) captureD2H(p *wire.CopyD2H, st *stream) cuda.CUresult {
 }
 
 // captureBox captures a copy: its rows are fetched or sent whenever the graph runs.
-func (g *graphs) captureBox(p *wire.CopyBox, b *boxCopy, st *stream) cuda.CUresult {
+func (g *graphs) captureBox(p *wire.Copy3D, b *boxCopy, st *stream) cuda.CUresult {
 	mem, r := g.nodeBuffer(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r

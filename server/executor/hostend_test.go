@@ -53,9 +53,9 @@ func (c *client) forgotten(kind uint16) (n int) {
 // next ones.
 func TestGraphsLetGo(t *testing.T) {
 	const n, rounds = 1 << 20, 50
-	box := func(c *client, st, buf uint64, down bool) wire.CopyBox {
-		p := wire.CopyBox{ID: 1 << 16, Bytes: n, Stream: st, Flags: boxPull}
-		b := boxOf(&p.Box)
+	box := func(c *client, st, buf uint64, down bool) wire.Copy3D {
+		p := wire.Copy3D{ID: 1 << 16, Bytes: n, Stream: st, Flags: boxPull}
+		b := boxOf(&p.Copy)
 		b.WidthInBytes, b.Height, b.Depth = 1<<10, 1<<10, 1
 		b.SrcPitch, b.SrcHeight, b.DstPitch, b.DstHeight = 1<<10, 1<<10, 1<<10, 1<<10
 		b.SrcMemoryType, b.DstMemoryType, b.DstDevice =
@@ -79,11 +79,11 @@ func TestGraphsLetGo(t *testing.T) {
 		}},
 		"rows to the device": {transport.ForgetSource, func(c *client, st, buf uint64) {
 			p := box(c, st, buf, false)
-			c.must(wire.OpCopyBox, wire.Bytes(&p))
+			c.must(wire.OpCopy3D, wire.Bytes(&p))
 		}},
 		"rows to the host": {transport.ForgetTransfer, func(c *client, st, buf uint64) {
 			p := box(c, st, buf, true)
-			c.must(wire.OpCopyBox, wire.Bytes(&p))
+			c.must(wire.OpCopy3D, wire.Bytes(&p))
 		}},
 		"function": {transport.ForgetFunction, func(c *client, st, buf uint64) {
 			c.must(wire.OpHostFunc, wire.Bytes(&wire.HostFunc{Stream: st, Registration: 4}))

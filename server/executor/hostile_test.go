@@ -40,7 +40,7 @@ func TestHostileInput(t *testing.T) {
 			return wire.Bytes(&v)
 		case wire.GraphNodeGet:
 			return wire.Bytes(&v)
-		case wire.CopyBox:
+		case wire.Copy3D:
 			return wire.Bytes(&v)
 		case wire.ShareExport:
 			return wire.Bytes(&v)
@@ -69,24 +69,24 @@ func TestHostileInput(t *testing.T) {
 		"operation 0":       func(c *client) []byte { return frame(c.command(0, 0, 0, words(0))) },
 		"no payload":        func(c *client) []byte { return frame(c.command(0, wire.OpLaunch, 0, nil)) },
 		"box without a shape": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Flags: boxData})))
+			return frame(c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Flags: boxData})))
 		},
 		"box that overflows": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopyBox, 0,
-				payload(wire.CopyBox{Box: upload(1<<40, 1<<40, 1, 1<<40), Flags: boxPull, Bytes: 1 << 62})))
+			return frame(c.command(0, wire.OpCopy3D, 0,
+				payload(wire.Copy3D{Copy: upload(1<<40, 1<<40, 1, 1<<40), Flags: boxPull, Bytes: 1 << 62})))
 		},
 		"box without its data": func(c *client) []byte {
 			return frame(
-				c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 32})))
+				c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Copy: upload(8, 4, 1, 16), Flags: boxData, Bytes: 32})))
 		},
 		"box with other data": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopyBox, 0,
-				append(payload(wire.CopyBox{Box: upload(8, 4, 1, 16), Flags: boxData, Bytes: 24}), make([]byte, 24)...)))
+			return frame(c.command(0, wire.OpCopy3D, 0,
+				append(payload(wire.Copy3D{Copy: upload(8, 4, 1, 16), Flags: boxData, Bytes: 24}), make([]byte, 24)...)))
 		},
 		"box within the host": func(c *client) []byte {
 			b := upload(8, 4, 1, 16)
 			boxOf(&b).DstMemoryType = cuda.CU_MEMORYTYPE_HOST
-			return frame(c.command(0, wire.OpCopyBox, 0, payload(wire.CopyBox{Box: b, Flags: boxPull, Bytes: 56})))
+			return frame(c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Copy: b, Flags: boxPull, Bytes: 56})))
 		},
 		"export of what is not": func(c *client) []byte {
 			return frame(c.command(0, wire.OpShareExport, 1, payload(wire.ShareExport{Kind: 2})))

@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 
-enum { BOX_DATA = WIRE_BOX_DATA, BOX_PULL = WIRE_BOX_PULL, BOX_DOWNLOAD = WIRE_BOX_DOWNLOAD, BOX_PEER = WIRE_BOX_PEER };
 enum { ARRAY3D_LAYERED = 1, ARRAY3D_CUBEMAP = 4 };
 
 /* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
@@ -209,16 +208,16 @@ static int32_t within_host(struct scuda_copy3d *b, uint64_t stream, uint32_t how
   return r;
 }
 
-static void put_copy3d(struct scuda_cmd *c, const struct scuda_copy3d *b, const struct wire_copy_box *rest) {
-  struct wire_copy_box m = *rest;
-  memcpy(m.box, b, sizeof *b);
+static void put_copy3d(struct scuda_cmd *c, const struct scuda_copy3d *b, const struct wire_copy_3d *rest) {
+  struct wire_copy_3d m = *rest;
+  memcpy(m.copy, b, sizeof *b);
   memcpy(c->payload, &m, sizeof m);
 }
 
-static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_box *m, uint32_t how, int sure) {
+static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_3d *m, uint32_t how, int sure) {
   struct scuda_cmd c;
   if (m->bytes <= SCUDA_INLINE_MAX) {
-    int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof *m + m->bytes);
+    int32_t r = scuda_begin(&c, OP_COPY_3D, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof *m + m->bytes);
     if (r) return r;
     put_copy3d(&c, b, m);
     memset(c.payload + sizeof *m + scuda_pad(m->bytes) - 8, 0, 8);
@@ -230,7 +229,7 @@ static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_
     struct scuda_copy3d part = *b;
     part.width = b->width < SCUDA_INLINE_MAX ? b->width : SCUDA_INLINE_MAX;
     part.height = part.depth = 1;
-    struct wire_copy_box w = *m;
+    struct wire_copy_3d w = *m;
     w.bytes = part.width;
     int32_t r = upload_rows(&part, &w, how | SCUDA_ANSWER, sure);
     if (r) return r;
@@ -242,7 +241,7 @@ static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_
     copy_rows(packed, &b->src, b);
     data = packed;
   }
-  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | SCUDA_BULK, sizeof *m + 8);
+  int32_t r = scuda_begin(&c, OP_COPY_3D, how | SCUDA_WORKS | SCUDA_BULK, sizeof *m + 8);
   if (!r) {
     put_copy3d(&c, b, m);
     scuda_put64(c.payload + sizeof *m, m->bytes);
@@ -277,18 +276,19 @@ static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64
                              uint32_t flags) {
   void *src = (void *)(uintptr_t)b->src.host;
   int sure = certain(&b->dst, b);
-  struct wire_copy_box m = {.bytes = b->width * b->height * b->depth, .stream = stream, .flags = flags | BOX_DATA};
+  uint64_t bytes = b->width * b->height * b->depth;
+  struct wire_copy_3d m = {.bytes = bytes, .stream = stream, .flags = flags | WIRE_COPY_3D_DATA};
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
   if (captured && scuda_captures_body(stream, how & SCUDA_PTDS))
     return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int late = captured || (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1);
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
-  m.flags = flags | BOX_PULL;
+  m.flags = flags | WIRE_COPY_3D_PULL;
   m.id = scuda_core.source(src, span, captured);
   if (captured) scuda_graph_host(m.id, 1, src);
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof m);
+  int32_t r = scuda_begin(&c, OP_COPY_3D, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;
   put_copy3d(&c, b, &m);
   r = scuda_send(&c);
@@ -304,13 +304,13 @@ static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint
     return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, how & SCUDA_PTDS) &&
                            scuda_is_pinned(dst, span) && certain(&b->src, b));
-  struct wire_copy_box m = {
-    .bytes = span, .stream = stream, .flags = flags | BOX_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)
+  struct wire_copy_3d m = {
+    .bytes = span, .stream = stream, .flags = flags | WIRE_COPY_3D_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)
   };
   m.id = scuda_core.transfer(dst, span, scuda_thread()->ordinal, captured ? 2 : later ? 1 : 0);
   if (captured) scuda_graph_host(m.id, 0, dst);
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_COPY_BOX, how | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), sizeof m);
+  int32_t r = scuda_begin(&c, OP_COPY_3D, how | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), sizeof m);
   if (r) return r;
   put_copy3d(&c, b, &m);
   r = scuda_send(&c);
@@ -343,7 +343,7 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
   host->context = 0;
   if (!host->pitch) host->pitch = b.width; /* of one row */
   if (!host->height) host->height = b.height;
-  uint32_t flags = (sync ? SCUDA_COPY_SYNC : 0) | (peer ? BOX_PEER : 0);
+  uint32_t flags = (sync ? SCUDA_COPY_SYNC : 0) | (peer ? WIRE_COPY_3D_PEER : 0);
   return from_host ? upload_copy3d(&b, span, stream, how, sync, flags) :
          download_copy3d(&b, span, stream, how, sync, flags);
 }

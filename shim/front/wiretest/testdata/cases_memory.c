@@ -125,14 +125,14 @@ void rectangles(void) {
   uint32_t n = sent();
   CK(cuMemcpy2D_v2(&c));
   WANT(sent(), n + 1); /* all rows in one command */
-  const struct wire_copy_box *m = (const void *)last(OP_COPY_BOX)->payload;
+  const struct wire_copy_3d *m = (const void *)last(OP_COPY_3D)->payload;
   WANT(m->bytes, 50);
   WANT(m->flags, 1 | 4);
-  WANT(last(OP_COPY_BOX)->flags, 0);
+  WANT(last(OP_COPY_3D)->flags, 0);
   for (int y = 0; y < 5; y++) WANT(memcmp((const uint8_t *)(m + 1) + 10 * y, data + 64 * (y + 2) + 3, 10), 0);
   c.dstDevice = 0x1234;
   CK(cuMemcpy2D_v2(&c));
-  WANT(last(OP_COPY_BOX)->flags, ANSWER); /* not known: the driver is asked */
+  WANT(last(OP_COPY_3D)->flags, ANSWER); /* not known: the driver is asked */
   c.dstDevice = d;
   c.srcPitch = 12;
   WANT(cuMemcpy2D_v2(&c), 1);
@@ -145,7 +145,7 @@ void rectangles(void) {
                       .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = data,
                       .dstPitch = 8, .dstHeight = 4, .WidthInBytes = 8, .Height = 2, .Depth = 3};
   CK(cuMemcpy3D(&b3));
-  m = (const void *)last(OP_COPY_BOX)->payload;
+  m = (const void *)last(OP_COPY_3D)->payload;
   WANT(m->flags, 1 | 16);
   WANT(m->bytes, (2 * 4 + 1) * 8 + 8);
   WANT((uintptr_t)rec->transfer_dst, (uintptr_t)data);
@@ -158,9 +158,9 @@ void rectangles(void) {
   CUDA_ARRAY_DESCRIPTOR desc = {16, 4, CU_AD_FORMAT_FLOAT, 1};
   CK(cuArrayCreate(&array, &desc));
   CK(cuMemcpyHtoA(array, 4, data, 60));
-  WANT(last(OP_COPY_BOX)->flags, 0);
+  WANT(last(OP_COPY_3D)->flags, 0);
   CK(cuMemcpyHtoA(array, 8, data, 60));
-  WANT(last(OP_COPY_BOX)->flags, ANSWER); /* too long a row */
+  WANT(last(OP_COPY_3D)->flags, ANSWER); /* too long a row */
 
   /* Compressed arrays are counted in blocks, and the whole of planar ones is not copied. */
   static const struct { int format, channels; unsigned block, want; } formats[] = {
@@ -178,11 +178,11 @@ void rectangles(void) {
     op.dst.op.array.array = array;
     WANT(cuMemcpy3DBatchAsync_v2(1, &op, 0, CU_STREAM_PER_THREAD), formats[i].want);
     if (formats[i].want) continue;
-    WANT(last(OP_COPY_BOX)->flags, 0);
-    WANT(((const struct wire_copy_box *)last(OP_COPY_BOX)->payload)->bytes, 16 * 16 * formats[i].block);
+    WANT(last(OP_COPY_3D)->flags, 0);
+    WANT(((const struct wire_copy_3d *)last(OP_COPY_3D)->payload)->bytes, 16 * 16 * formats[i].block);
     op.extent.width = 17;
     CK(cuMemcpy3DBatchAsync_v2(1, &op, 0, CU_STREAM_PER_THREAD));
-    WANT(last(OP_COPY_BOX)->flags, ANSWER);
+    WANT(last(OP_COPY_3D)->flags, ANSWER);
   }
 }
 
