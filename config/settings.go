@@ -50,6 +50,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_MAX_SESSIONS", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS_PER_CLIENT", Server: true},
 	{Name: "SCUDA_MAX_NVML_SESSIONS", Server: true},
+	{Name: "SCUDA_ISOLATION", Server: true},
 	{Name: "SCUDA_ALLOW_NVML_SET", Server: true},
 	{Name: "SCUDA_WARM", Server: true},
 	{Name: "SCUDA_SIM_MEMORY", Server: true},

@@ -12,6 +12,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/executor"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
 )
@@ -65,6 +66,8 @@ type Config struct {
 	GPUDirect  executor.GPUDirect // whether RDMA reads and writes the GPU's memory
 	RDMAMemory uint64             // pinned bytes for each session that uses RDMA (config.ServerRDMAMemory); 0: the default
 
+	Isolation isolation.Mode // of workers from everything else; "": [isolation.Auto]
+
 	NVMLSettings bool // clients may change settings of the GPUs through NVML
 
 	Warm        int // workers kept ready; default 1
@@ -109,6 +112,7 @@ func (c Config) withDefaults() Config {
 	if c.Drain == 0 {
 		c.Drain = defaultDrain
 	}
+	c.Isolation = cmp.Or(c.Isolation, isolation.Auto)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

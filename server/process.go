@@ -13,6 +13,7 @@ import (
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/order"
@@ -54,6 +55,8 @@ type workerConfig struct {
 	RDMASlots  int
 	RDMADevice string
 	GPUDirect  executor.GPUDirect
+	Isolation  isolation.Mode
+	Profile    isolation.Profile
 	Settings   bool // NVML functions that change settings are carried out
 	LogLevel   int
 
@@ -66,6 +69,7 @@ type readyInfo struct {
 	Driver        string
 	DriverVersion int
 	Devices       []transport.Device
+	Isolation     isolation.Report
 }
 
 type failedInfo struct{ Error string }

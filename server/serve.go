@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/server/door"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/sim/board"
@@ -104,6 +105,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return nil
 	}
 	facts := s.facts.Load()
+	s.log.Info("isolation of workers", "given", facts.Isolation.Given, "missing", facts.Isolation.Missing)
 	s.log.Info("serving", "address", cfg.Listener.Addr().String(), "gpu", facts.GPU, "driver", facts.Driver, "devices",
 		len(facts.Devices))
 	if cfg.Ready != nil {
@@ -147,7 +149,12 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 			level = l
 		}
 	}
-	return workerConfig{Mode: mode, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
+	profile := isolation.Base
+	if s.cfg.noRDMA() == "" && mode == modeCUDA {
+		profile |= isolation.RDMA
+	}
+	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: profile,
+		GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
 		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
 		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
 		RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings, LogLevel: int(level),

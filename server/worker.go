@@ -22,6 +22,7 @@ import (
 	"scuda.dev/scuda/driver/real"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
@@ -124,6 +125,9 @@ func (w *worker) run() error {
 		}
 	}
 	ready, err := w.open()
+	if err == nil {
+		ready.Isolation, err = isolation.Apply(w.cfg.Isolation, w.cfg.Profile, ready.GPU == "real")
+	}
 	if err != nil {
 		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
 	}

@@ -14,13 +14,15 @@ import (
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
 	"scuda.dev/scuda/server/executor"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/transport/rdma"
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
 var serveFlags = []string{
-	"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "max-sessions-per-client", "max-nvml-sessions", "allow-nvml-set", "warm", "sim-memory", "transport",
+	"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "max-sessions-per-client",
+	"max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "gpudirect", "drain", "log", "metrics", "pprof",
 }
 
@@ -32,6 +34,7 @@ type serveOptions struct {
 	cacheDir  string
 	sessions  int
 	client    int
+	isolation string
 	nvml      int
 	settings  bool
 	warm      int
@@ -62,6 +65,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.client, "max-sessions-per-client", server.DefaultPerClient,
 		"`N` CUDA sessions, and as many of NVML, of one address at once (IPv6: of its /64), 0: no limit")
 	f.IntVar(&o.nvml, "max-nvml-sessions", server.DefaultNVML, "`N` programs at once that use NVML, 0: no limit")
+	f.StringVar(&o.isolation, "isolation", "auto",
+		"what is taken from workers: auto (what the machine can give, and what was tried with its driver), require (all, "+
+			"or serve nobody), log (forbidden system calls are only logged by the kernel) or off")
 	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
 	f.Var(&o.simMemory, "sim-memory",
@@ -135,6 +141,9 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	}
 	if err := server.CheckAddress(c.Addr, c.Token, o.insecure); err != nil {
 		return nil, err
+	}
+	if c.Isolation, err = isolation.ParseMode(o.isolation); err != nil {
+		return nil, fmt.Errorf("--isolation: %w", err)
 	}
 	if c.Metrics, err = config.ParseMetrics(o.metrics); err != nil {
 		return nil, fmt.Errorf("--metrics: %w", err)
