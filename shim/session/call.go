@@ -26,6 +26,7 @@ type waiter struct {
 	reply      []byte
 	dst        []byte // of the synchronous download that the call is, if any
 	early      *early
+	least      uint64  // the smallest sequence number that its next reply may have; the reader's
 	next, prev *waiter // among those that wait; guarded by mu
 	listed     bool
 }

@@ -38,8 +38,8 @@ func TestServerLoss(t *testing.T) {
 			p.mu.Unlock()
 		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, make([]byte, 800)) }, "has ended"},
 		{"a reply that nobody asked for", func(p *peer) {
-			for range 2 {
-				p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 77}, nil)
+			for i := range uint64(2) {
+				p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 77, Seq: i}, nil)
 			}
 		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "did not ask"},
 		{"a reply to an impossible thread", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 1 << 20}, nil) },
@@ -235,4 +235,23 @@ func TestCloseIsBounded(t *testing.T) {
 		<-done
 	})
 	close(stop)
+}
+
+// An answer that comes twice is not taken for that of the thread's next call: that would be wrong data with success.
+func TestDoubledReply(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = func(p *peer, h transport.CommandHeader, payload, _ []byte) {
+		p.reply(h, 0, payload)
+		p.reply(h, 0, payload)
+	}
+	s, _ := p.open(f, nil)
+	first, second := bytes.Repeat([]byte{1}, 8), bytes.Repeat([]byte{2}, 8)
+	reply := make([]byte, 8)
+	if result, _ := f.call(s, opEcho, 3, first, reply); result != 0 && result != Unavailable {
+		t.Errorf("result %d", result)
+	}
+	clear(reply)
+	if result, _ := f.call(s, opEcho, 3, second, reply); result != Unavailable {
+		t.Errorf("the call behind a doubled answer: result %d, %x", result, reply)
+	}
 }

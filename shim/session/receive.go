@@ -120,6 +120,11 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 		if w == nil {
 			return protocol("a reply to thread %d", h.ID)
 		}
+		// The core's own commands lie outside the ring and have no number.
+		if h.ID != transport.CoreThread && h.Seq < w.least { // of a command that was answered: taken for the next one's it would give wrong data
+			return protocol("a second reply to thread %d: for command %d, not %d or later", h.ID, h.Seq, w.least)
+		}
+		w.least = h.Seq + 1
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if w.listed {
