@@ -1,9 +1,71 @@
 // Copies of every size and form, memsets, memory information, out of memory.
+#define _GNU_SOURCE
 #include "check.h"
+
+#include <sched.h>
+#include <sys/mman.h>
 
 static const size_t sizes[] = {0, 1, 2, 3, 4, 7, 8, 9, 63, 64, 1000, 4095, 4096, 4097, 65535, 65536, 65537, 131072,
                                1048575, 1048576, 1048577, 3145729, 16777221, 67108864};
 enum { COUNT = sizeof sizes / sizeof *sizes };
+
+// Registered memory of the program may lie, by chance, where the GPU's memory has its address too. Calls that say which
+// of the two they mean get that; the others mean the GPU's. Natively no address is both.
+static int released;
+static void await_release(void *unused) {
+  (void)unused;
+  while (!__atomic_load_n(&released, __ATOMIC_ACQUIRE)) sched_yield();
+}
+
+static void check_both(CUstream s) {
+  enum { N = 1 << 16, HALF = N / 2, TRIES = 32 }; // the GPU has the first half
+  CUdeviceptr tried[TRIES], e, f, at = 0;
+  unsigned char *here = MAP_FAILED, *was = malloc(N), *got = malloc(N);
+  int n = 0;
+  CK(cuMemAlloc(&e, N));
+  CK(cuMemAlloc(&f, N));
+  while (n < TRIES && here == MAP_FAILED) {
+    CK(cuMemAlloc(&tried[n], HALF + 4096));
+    at = (tried[n++] + 4095) & ~(CUdeviceptr)4095;
+    here = mmap((void *)at, N, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (here != MAP_FAILED && (CUdeviceptr)here != at) munmap(here, N), here = MAP_FAILED;
+  }
+  if (here != MAP_FAILED) {
+    CK(cuMemHostRegister(here, N, 0));
+    fill(was, N, 7);
+    memcpy(here, was, N);
+    CK(cuMemsetD8(at, 0x55, HALF));
+    CHECK(!memcmp(here, was, N), "a memset of the GPU's memory changed the program's");
+    CK(cuMemcpyHtoD(e, here, N));
+    CK(cuMemcpyDtoH(got, e, N));
+    CHECK(!memcmp(got, was, N), "an upload did not take the program's memory");
+    CK(cuMemcpy(e, at, HALF)); // the GPU's at both ends
+    CK(cuMemcpyDtoH(here, e, N));
+    memset(got, 0x55, HALF);
+    CHECK(!memcmp(got, here, N), "a unified copy did not take the GPU's memory");
+    // It is page-locked still: what is to come from the GPU goes up again in the order of the stream.
+    CK(cuMemsetD8(f, 0, N));
+    CK(cuLaunchHostFunc(s, await_release, NULL));
+    CK(cuMemcpyDtoHAsync(here, f, N, s));
+    CK(cuMemcpyHtoDAsync(e, here, N, s));
+    __atomic_store_n(&released, 1, __ATOMIC_RELEASE);
+    CK(cuStreamSynchronize(s));
+    CK(cuMemcpyDtoH(got, e, N));
+    CHECK(!got[0] && !memcmp(got, got + 1, N - 1), "an upload went ahead of the download that its source waits for");
+    CUmemorytype type = 0;
+    unsigned flags;
+    CK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
+    CHECK(type == CU_MEMORYTYPE_DEVICE, "the address is of type %d", type);
+    CK(cuMemHostGetFlags(&flags, here));
+    CK(cuMemHostUnregister(here));
+    CK(cuMemsetD8(at, 0x66, HALF));
+    munmap(here, N);
+  }
+  while (n) CK(cuMemFree(tried[--n]));
+  CK(cuMemFree(e));
+  CK(cuMemFree(f));
+  free(was), free(got);
+}
 
 int main(int argc, char **argv) {
   start(argc, argv);
@@ -95,6 +157,7 @@ int main(int argc, char **argv) {
   CK(cuMemFree(e));
   CK(cuMemFreeHost(pin));
   CK(cuMemFreeHost(pin2));
+  check_both(s);
   CK(cuStreamDestroy(s));
   printf("memory ok\n");
   return 0;

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-struct scuda_ranges scuda_device_ranges, scuda_host_ranges;
+struct scuda_ranges scuda_managed_ranges, scuda_device_ranges, scuda_host_ranges;
 
 /* Index of the first range that starts behind p. */
 static uint32_t behind(const struct scuda_ranges *t, uint64_t p) {
@@ -106,24 +106,11 @@ int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t byte
   return hit;
 }
 
-/* ---- the device's and the host's ---- */
+/* ---- the device's ---- */
 
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner) {
   struct scuda_range r = {start, bytes, scuda_thread()->current, owner, flags, scuda_current_device()};
   if (start && bytes) scuda_ranges_add(&scuda_device_ranges, &r);
-}
-
-struct scuda_range scuda_range_of(uint64_t p) {
-  struct scuda_range r = {0};
-  if (!scuda_ranges_find(&scuda_device_ranges, p, &r)) scuda_ranges_find(&scuda_host_ranges, p, &r);
-  return r;
-}
-
-int scuda_on_device(uint64_t p, uint64_t bytes) {
-  struct scuda_range r;
-  if (!scuda_ranges_find(&scuda_device_ranges, p, &r)) return 0;
-  scuda_range_used(&r);
-  return bytes <= r.start + r.bytes - p;
 }
 
 static int of_context(const struct scuda_range *r, uint64_t ctx) { return r->context == ctx; }
@@ -132,9 +119,3 @@ static int of_owner(const struct scuda_range *r, uint64_t owner) {
 }
 void scuda_ranges_forget_context(uint64_t ctx) { scuda_ranges_remove_if(&scuda_device_ranges, of_context, ctx); }
 void scuda_ranges_forget_owner(uint64_t owner) { scuda_ranges_remove_if(&scuda_device_ranges, of_owner, owner); }
-
-int scuda_is_pinned(const void *p, uint64_t bytes) {
-  struct scuda_range r;
-  return scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r) &&
-         bytes <= r.start + r.bytes - (uint64_t)(uintptr_t)p;
-}

@@ -1,4 +1,4 @@
-/* Tables of address ranges: what the program allocated on the device, and its pinned host memory. */
+/* Tables of address ranges, and what an address is: unified memory, memory of the device, pinned memory of the host. */
 #ifndef SCUDA_RANGE_H
 #define SCUDA_RANGE_H
 #include "base/base.h"
@@ -30,11 +30,29 @@ void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_r
 /* an address in a range with the flag is among them */
 int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag);
 void scuda_ranges_remove_if(struct scuda_ranges *t, int (*gone)(const struct scuda_range *, uint64_t), uint64_t arg);
-extern struct scuda_ranges scuda_device_ranges, scuda_host_ranges;
+extern struct scuda_ranges scuda_managed_ranges, scuda_device_ranges, scuda_host_ranges;
 
-/* What an address is, by one look-up in both tables: flags say what (0: nothing that is
- * known here), device where it is at home. */
-struct scuda_range scuda_range_of(uint64_t p);
+/* What a call takes an address for. */
+enum {
+  SCUDA_AS_MANAGED = 1, SCUDA_AS_DEVICE = 2, SCUDA_AS_HOST = 4,
+  SCUDA_AS_GPU = SCUDA_AS_MANAGED | SCUDA_AS_DEVICE,
+  SCUDA_AS_ANY = SCUDA_AS_GPU | SCUDA_AS_HOST
+};
+/* What an address is, by one look-up: flags say what (0: nothing that is known here), device where it is at home. The
+ * numbers of the server's addresses and of this process's are not kept apart, so an address may be in several ranges.
+ * Unified memory comes first: it has its address on both sides, and lies on pages with the device's variables. Memory
+ * of the device comes before pinned memory of the host, which the program registered by chance where the server has
+ * something; a call that is told that it is the host's asks for that alone. */
+static inline int scuda_ranges_hold(struct scuda_ranges *t, uint64_t p, struct scuda_range *r) {
+  return __atomic_load_n(&t->count, __ATOMIC_RELAXED) && scuda_ranges_find(t, p, r);
+}
+static inline struct scuda_range scuda_range_of(uint64_t p, uint32_t as) {
+  struct scuda_range r = {0};
+  if (as & SCUDA_AS_MANAGED && SCUDA_UNLIKELY(scuda_ranges_hold(&scuda_managed_ranges, p, &r))) return r;
+  if (as & SCUDA_AS_DEVICE && scuda_ranges_hold(&scuda_device_ranges, p, &r)) return r;
+  if (as & SCUDA_AS_HOST) scuda_ranges_hold(&scuda_host_ranges, p, &r);
+  return r;
+}
 static inline int scuda_range_is_device(const struct scuda_range *r) {
   return (r->flags & (SCUDA_RANGE_ALLOC | SCUDA_RANGE_OTHER)) != 0;
 }
@@ -51,10 +69,20 @@ static inline int scuda_range_holds(const struct scuda_range *r, uint64_t p, uin
   return r->flags && bytes <= r->start + r->bytes - p;
 }
 
-/* Of the two tables: */
 void scuda_device_range_add(uint64_t start, uint64_t bytes, uint32_t flags, uint64_t owner);
-int scuda_on_device(uint64_t p, uint64_t bytes);  /* all of it lies in one known device range */
-int scuda_is_pinned(const void *p, uint64_t bytes);
+/* All of [p, p + bytes) lies in this range of the GPU's, which the next command uses. */
+static inline int scuda_range_covers(const struct scuda_range *r, uint64_t p, uint64_t bytes) {
+  scuda_range_used(r);
+  return scuda_range_holds(r, p, bytes);
+}
+static inline int scuda_on_device(uint64_t p, uint64_t bytes) {
+  struct scuda_range r = scuda_range_of(p, SCUDA_AS_GPU);
+  return scuda_range_covers(&r, p, bytes);
+}
+static inline int scuda_is_pinned(const void *p, uint64_t bytes) {
+  struct scuda_range r = scuda_range_of((uint64_t)(uintptr_t)p, SCUDA_AS_HOST);
+  return scuda_range_holds(&r, (uint64_t)(uintptr_t)p, bytes);
+}
 void scuda_ranges_forget_context(uint64_t ctx);
 void scuda_ranges_forget_owner(uint64_t owner);
 #endif

@@ -42,7 +42,7 @@ int scuda_context_done(uint64_t context);
 /* It is memory of this process, pinned or ordinary (pointer.c). */
 int scuda_range_is_host(const struct scuda_range *r, uint64_t p);
 static inline int scuda_is_host(uint64_t p) {
-  struct scuda_range r = scuda_range_of(p);
+  struct scuda_range r = scuda_range_of(p, SCUDA_AS_ANY);
   return scuda_range_is_host(&r, p);
 }
 /* Where kernels find pinned memory; they can use it from now on. CUresult. */

@@ -37,38 +37,47 @@ static int32_t invalid(void) {
   return c && c->sticky ? c->sticky : CUDA_ERROR_INVALID_VALUE;
 }
 
-int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+/* to and from: what the addresses are, as the GPU's and as the host's. */
+static int32_t upload(const struct scuda_range *to, const struct scuda_range *from, uint64_t dst, const void *src,
+                      uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
   int sync = flags & SCUDA_COPY_SYNC;
   int32_t r = scuda_usable(stream);
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
   if (!src || !dst) return invalid();
-  int pinned = scuda_is_pinned(src, bytes);
+  int pinned = scuda_range_holds(from, (uint64_t)(uintptr_t)src, bytes);
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds))
     return scuda_body_copy(line(in_host(src), on_device(dst), bytes), stream, ptds, I_cuMemcpyHtoDAsync_v2);
   if (captured || (pinned && scuda_core.overlaps(src, bytes) == 1))
     return pull(dst, src, bytes, stream, ptds, sync, captured);
-  int known = scuda_on_device(dst, bytes);
+  int known = scuda_range_covers(to, dst, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)src, bytes)) return invalid();
   return scuda_upload_bytes(dst, src, bytes, stream, ptds, flags, known);
 }
 
+int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+  const struct scuda_range to = scuda_range_of(dst, SCUDA_AS_GPU);
+  const struct scuda_range from = scuda_range_of((uint64_t)(uintptr_t)src, SCUDA_AS_HOST);
+  return upload(&to, &from, dst, src, bytes, stream, ptds, flags);
+}
+
 /* ---- downloads ---- */
 
-int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+static int32_t download(const struct scuda_range *to, const struct scuda_range *from, void *dst, uint64_t src,
+                        uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   int32_t r = scuda_usable(stream);
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
   if (!dst || !src) return invalid();
-  int known = scuda_on_device(src, bytes);
+  int known = scuda_range_covers(from, src, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return invalid();
   uint32_t ordinal = scuda_thread()->ordinal;
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds))
     return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
-  int later = captured ||
-              (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && known && scuda_is_pinned(dst, bytes));
+  int pinned = scuda_range_holds(to, (uint64_t)(uintptr_t)dst, bytes);
+  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && known && pinned);
   struct wire_copy_d2h m = {
     src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0),
         sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0
@@ -81,41 +90,55 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
   return r;
 }
 
+int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  const struct scuda_range to = scuda_range_of((uint64_t)(uintptr_t)dst, SCUDA_AS_HOST);
+  const struct scuda_range from = scuda_range_of(src, SCUDA_AS_GPU);
+  return download(&to, &from, dst, src, bytes, stream, ptds, sync);
+}
+
 /* ---- the calls ---- */
 
 /* Managed memory is the device's in every copy, which has taken it by now: the program's next access fetches what the
  * copy brought. */
-static int of_managed(uint64_t dst, uint64_t src) { return scuda_is_managed(dst) || scuda_is_managed(src); }
+static int32_t host_to_device(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  const uint64_t p = (uint64_t)(uintptr_t)src;
+  const struct scuda_range to = scuda_range_of(dst, SCUDA_AS_GPU);
+  const struct scuda_range from = scuda_range_of(p, SCUDA_AS_MANAGED | SCUDA_AS_HOST);
+  if (SCUDA_UNLIKELY(scuda_range_is_managed(&to) || scuda_range_is_managed(&from)))
+    return scuda_copy(dst, p, bytes, stream, ptds, sync);
+  return upload(&to, &from, dst, src, bytes, stream, ptds, (uint32_t)sync);
+}
+static int32_t device_to_host(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  const uint64_t p = (uint64_t)(uintptr_t)dst;
+  const struct scuda_range to = scuda_range_of(p, SCUDA_AS_MANAGED | SCUDA_AS_HOST);
+  const struct scuda_range from = scuda_range_of(src, SCUDA_AS_GPU);
+  if (SCUDA_UNLIKELY(scuda_range_is_managed(&to) || scuda_range_is_managed(&from)))
+    return scuda_copy(p, src, bytes, stream, ptds, sync);
+  return download(&to, &from, dst, src, bytes, stream, ptds, sync);
+}
 
 int32_t scuda_hand_cuMemcpyHtoD_v2(uint64_t dst, const void *src, uint64_t bytes, uint32_t ptds) {
-  if (of_managed(dst, (uint64_t)(uintptr_t)src))
-    return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
-  return scuda_upload(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  return host_to_device(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
 }
 int32_t scuda_hand_cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  if (of_managed(dst, (uint64_t)(uintptr_t)src))
-    return scuda_copy(dst, (uint64_t)(uintptr_t)src, bytes, stream, ptds, 0);
-  return scuda_upload(dst, src, bytes, stream, ptds, 0);
+  return host_to_device(dst, src, bytes, stream, ptds, 0);
 }
 int32_t scuda_hand_cuMemcpyDtoH_v2(void *dst, uint64_t src, uint64_t bytes, uint32_t ptds) {
-  if (of_managed((uint64_t)(uintptr_t)dst, src))
-    return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
-  return scuda_download(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
+  return device_to_host(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, 1);
 }
 int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  if (of_managed((uint64_t)(uintptr_t)dst, src))
-    return scuda_copy((uint64_t)(uintptr_t)dst, src, bytes, stream, ptds, 0);
-  return scuda_download(dst, src, bytes, stream, ptds, 0);
+  return device_to_host(dst, src, bytes, stream, ptds, 0);
 }
 
 /* The unified forms find out what each address is. */
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   if (!bytes) return scuda_usable(stream);
   if (!dst || !src) return invalid();
-  const struct scuda_range to = scuda_range_of(dst), from = scuda_range_of(src);
+  const struct scuda_range to = scuda_range_of(dst, SCUDA_AS_ANY), from = scuda_range_of(src, SCUDA_AS_ANY);
   int to_host = scuda_range_is_host(&to, dst), from_host = scuda_range_is_host(&from, src);
-  if (from_host && !to_host) return scuda_upload(dst, (const void *)(uintptr_t)src, bytes, stream, ptds, sync);
-  if (to_host && !from_host) return scuda_download((void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
+  if (from_host && !to_host)
+    return upload(&to, &from, dst, (const void *)(uintptr_t)src, bytes, stream, ptds, (uint32_t)sync);
+  if (to_host && !from_host) return download(&to, &from, (void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
   if (!to_host) {
     scuda_range_used(&to), scuda_range_used(&from);
     uint32_t how = ptds |
@@ -123,7 +146,7 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
     if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
     int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
     /* the program may look at once */
-    return r || !scuda_is_managed(dst) ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
+    return r || !scuda_range_is_managed(&to) ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
   }
   struct scuda_copy3d b = {
     .src = {.type = CU_MEMORYTYPE_HOST, .host = src}, .dst = {.type = CU_MEMORYTYPE_HOST, .host = dst}, bytes, 1, 1

@@ -104,8 +104,9 @@ int scuda_copy3d_in_host(const struct scuda_copy3d_side *s) {
  * server as such: there UNIFIED could mean the server's own memory. */
 void scuda_copy3d_settle(struct scuda_copy3d_side *s) {
   uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
-  if (scuda_is_managed(p)) s->device = p;
-  else if (s->type != CU_MEMORYTYPE_UNIFIED || scuda_copy3d_in_host(s)) return;
+  const struct scuda_range r = scuda_range_of(p, SCUDA_AS_ANY);
+  if (scuda_range_is_managed(&r)) s->device = p;
+  else if (s->type != CU_MEMORYTYPE_UNIFIED || (p && scuda_range_is_host(&r, p))) return;
   s->type = CU_MEMORYTYPE_DEVICE;
 }
 

@@ -83,10 +83,10 @@ void scuda_post_cuMemFree_v2(uint64_t p) { scuda_ranges_remove(&scuda_device_ran
 /* A graph's memory can be freed between a launch and the graph's own free node, and a capture frees only what it
  * allocated: the driver says so at the call. */
 int scuda_pre_cuMemFreeAsync(uint64_t p, uint64_t stream, uint32_t ptds, int32_t *r) {
-  struct scuda_range range;
   (void)stream, (void)ptds, (void)r;
-  if (atomic_load(&scuda_captures) || !scuda_ranges_find(&scuda_device_ranges, p, &range)) return 2;
-  return range.start == p && !(range.flags & SCUDA_RANGE_GRAPH) ? 0 : 2;
+  if (atomic_load(&scuda_captures)) return 2;
+  const struct scuda_range range = scuda_range_of(p, SCUDA_AS_GPU);
+  return range.flags && range.start == p && !(range.flags & SCUDA_RANGE_GRAPH) ? 0 : 2;
 }
 void scuda_post_cuMemFreeAsync(uint64_t p, uint64_t stream) {
   (void)stream;
@@ -94,8 +94,8 @@ void scuda_post_cuMemFreeAsync(uint64_t p, uint64_t stream) {
 }
 
 int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t p, int32_t *result) {
-  struct scuda_range r;
-  if (!scuda_ranges_find(&scuda_device_ranges, p, &r) || !(r.flags & SCUDA_RANGE_ALLOC)) return 0;
+  const struct scuda_range r = scuda_range_of(p, SCUDA_AS_GPU);
+  if (!(r.flags & SCUDA_RANGE_ALLOC)) return 0;
   if (base) *base = r.start;
   if (bytes) *bytes = r.bytes;
   *result = CUDA_SUCCESS;
@@ -115,7 +115,9 @@ static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
 }
 
 /* What set memory that the program can touch is done when it returns. */
-static int touchable(uint64_t p) { return scuda_in_pinned_area(p) || scuda_is_managed(p); }
+static int touchable(uint64_t p, const struct scuda_range *at) {
+  return scuda_in_pinned_area(p) || scuda_range_is_managed(at);
+}
 static int32_t settled(int32_t r, uint32_t ptds) {
   uint64_t key = scuda_stream_key(SCUDA_LEGACY_STREAM, ptds);
   if (!r) r = scuda_wire_cuStreamSynchronize(SCUDA_LEGACY_STREAM, ptds);
@@ -123,39 +125,49 @@ static int32_t settled(int32_t r, uint32_t ptds) {
   return r;
 }
 
-#define SET(name, type, width)                                                                                        \
-  static int set_##name(uint64_t p, uint64_t n) { return p % width == 0 && n <= UINT64_MAX / width && scuda_on_device(p, n * width); } \
-  int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) {                  \
-    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1;                                                         \
-    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, n));                                                        \
+#define SET(name, type, width) \
+  static int set_##name(const struct scuda_range *at, uint64_t p, uint64_t n) { \
+    return p % width == 0 && n <= UINT64_MAX / width && scuda_range_covers(at, p, n * width); \
+  } \
+  int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) { \
+    if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1; \
+    const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
+    if (!touchable(p, &at)) return ANSWER_UNLESS(set_##name(&at, p, n)); \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
-    return 1;                                                                                                         \
-  }                                                                                                                   \
-  int scuda_pre_cuMemset##name##Async(uint64_t p, type value, uint64_t n, uint64_t stream, uint32_t ptds, int32_t *r) { \
-    (void)value;                                                                                                      \
-    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, n));                                       \
+    return 1; \
+  } \
+  int scuda_pre_cuMemset##name##Async(uint64_t p, type value, uint64_t n, uint64_t stream, uint32_t ptds, \
+                                      int32_t *r) { \
+    (void)value; \
+    if ((*r = bring(p, stream, ptds))) return 1; \
+    const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
+    return ANSWER_UNLESS(set_##name(&at, p, n)); \
   }
 SET(D8, uint8_t, 1)
 SET(D16, uint16_t, 2)
 SET(D32, uint32_t, 4)
 
 #define SET_2D(name, type, size) \
-  static int set_##name(uint64_t p, uint64_t pitch, uint64_t width, uint64_t height) { \
-    return p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && pitch <= UINT32_MAX && \
-           width * size <= pitch && scuda_on_device(p, pitch * height); \
+  static int set_##name(const struct scuda_range *at, uint64_t p, uint64_t pitch, uint64_t width, uint64_t height) { \
+    return p % size == 0 && pitch % size == 0 && width <= UINT32_MAX && height <= UINT32_MAX && \
+           pitch <= UINT32_MAX && width * size <= pitch && scuda_range_covers(at, p, pitch * height); \
   } \
-  int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint32_t ptds, int32_t *r) { \
+  int scuda_pre_cuMemset##name##_v2(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, \
+                                    uint32_t ptds, int32_t *r) { \
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */ \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1; \
-    if (!touchable(p)) return ANSWER_UNLESS(set_##name(p, pitch, width, height)); \
+    const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
+    if (!touchable(p, &at)) return ANSWER_UNLESS(set_##name(&at, p, pitch, width, height)); \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds); \
     return 1; \
   } \
-  int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, uint64_t stream,   \
-                                      uint32_t ptds, int32_t *r) { \
+  int scuda_pre_cuMemset##name##Async(uint64_t p, uint64_t pitch, type value, uint64_t width, uint64_t height, \
+                                      uint64_t stream, uint32_t ptds, int32_t *r) { \
     (void)value; \
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
-    return (*r = bring(p, stream, ptds)) ? 1 : ANSWER_UNLESS(set_##name(p, pitch, width, height)); \
+    if ((*r = bring(p, stream, ptds))) return 1; \
+    const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
+    return ANSWER_UNLESS(set_##name(&at, p, pitch, width, height)); \
   }
 SET_2D(D2D8, uint8_t, 1)
 SET_2D(D2D16, uint16_t, 2)
@@ -262,11 +274,10 @@ static int32_t quiesce(struct scuda_range *r) {
 }
 
 int32_t scuda_hand_cuMemFreeHost(void *p) {
-  struct scuda_range r;
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (!p) return CUDA_SUCCESS;
-  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_OWNED))
-    return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_range r = scuda_range_of(start, SCUDA_AS_HOST);
+  if (r.start != start || !(r.flags & SCUDA_RANGE_OWNED)) return CUDA_ERROR_INVALID_VALUE;
   const struct scuda_slot *context = scuda_slot(r.context);
   if (context && context->sticky) return context->sticky; /* as natively, it stays until the process ends */
   quiesce(&r);
@@ -318,11 +329,10 @@ int32_t scuda_hand_cuMemHostRegister(void *p, uint64_t bytes, uint32_t flags) {
 }
 
 int32_t scuda_hand_cuMemHostUnregister(void *p) {
-  struct scuda_range r;
   uint64_t start = (uint64_t)(uintptr_t)p;
   if (!p) return CUDA_ERROR_INVALID_VALUE;
-  if (!scuda_ranges_find(&scuda_host_ranges, start, &r) || r.start != start || !(r.flags & SCUDA_RANGE_REGISTERED))
-    return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  struct scuda_range r = scuda_range_of(start, SCUDA_AS_HOST);
+  if (r.start != start || !(r.flags & SCUDA_RANGE_REGISTERED)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   quiesce(&r);
   scuda_core.pin(p, 0);
   scuda_ranges_remove(&scuda_host_ranges, start, NULL);
@@ -330,8 +340,8 @@ int32_t scuda_hand_cuMemHostUnregister(void *p) {
 }
 
 int32_t scuda_hand_cuMemHostGetFlags(uint32_t *flags, void *p) {
-  struct scuda_range r;
-  if (!flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r)) return CUDA_ERROR_INVALID_VALUE;
+  const struct scuda_range r = scuda_range_of((uint64_t)(uintptr_t)p, SCUDA_AS_HOST);
+  if (!flags || !r.flags) return CUDA_ERROR_INVALID_VALUE;
   /* Under unified addressing every allocation is portable and mapped; the driver reports the mapping. */
   *flags = (uint32_t)r.owner | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
@@ -354,10 +364,9 @@ int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device
 
 /* Unified addressing lets a program pass the address of pinned memory to a kernel without having asked for anything. */
 void scuda_use_pinned(uint64_t p) {
-  struct scuda_range r;
+  struct scuda_range r = scuda_range_of(p, SCUDA_AS_HOST);
   uint64_t device;
-  if (scuda_ranges_find(&scuda_host_ranges, p, &r) && !(r.flags & SCUDA_RANGE_MAPPED))
-    scuda_mapped_address(&r, p, &device);
+  if (r.flags && !(r.flags & SCUDA_RANGE_MAPPED)) scuda_mapped_address(&r, p, &device);
 }
 
 /* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device
@@ -391,20 +400,19 @@ void scuda_use_pinned_in(const void *data, uint64_t bytes) {
 }
 
 int32_t scuda_device_mirror(uint64_t p, uint64_t *device) {
-  struct scuda_range r;
-  return scuda_ranges_find(&scuda_host_ranges, p, &r) ? scuda_mapped_address(&r, p, device) : CUDA_ERROR_INVALID_VALUE;
+  struct scuda_range r = scuda_range_of(p, SCUDA_AS_HOST);
+  return r.flags ? scuda_mapped_address(&r, p, device) : CUDA_ERROR_INVALID_VALUE;
 }
 
 uint64_t scuda_kernel_address(uint64_t p) {
-  struct scuda_range r;
+  struct scuda_range r = scuda_range_of(p, SCUDA_AS_HOST);
   uint64_t device;
-  return scuda_ranges_find(&scuda_host_ranges, p, &r) && !scuda_mapped_address(&r, p, &device) ? device : p;
+  return r.flags && !scuda_mapped_address(&r, p, &device) ? device : p;
 }
 
 int32_t scuda_hand_cuMemHostGetDevicePointer_v2(uint64_t *device, void *p, uint32_t flags) {
-  struct scuda_range r;
-  if (!device || flags || !scuda_ranges_find(&scuda_host_ranges, (uint64_t)(uintptr_t)p, &r))
-    return CUDA_ERROR_INVALID_VALUE;
+  struct scuda_range r = scuda_range_of((uint64_t)(uintptr_t)p, SCUDA_AS_HOST);
+  if (!device || flags || !r.flags) return CUDA_ERROR_INVALID_VALUE;
   return scuda_mapped_address(&r, (uint64_t)(uintptr_t)p, device);
 }
 

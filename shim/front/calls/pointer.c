@@ -163,7 +163,7 @@ static int32_t take(void *to, int32_t attribute, struct value *v) {
 int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t p) {
   int32_t r;
   if (!data || !attribute_size(attribute)) return CUDA_ERROR_INVALID_VALUE;
-  struct scuda_range range = scuda_range_of(p);
+  struct scuda_range range = scuda_range_of(p, SCUDA_AS_ANY);
   if (local_attribute(data, attribute, p, &range, 1, &r)) return r;
   if (!scuda_range_is_device(&range) && is_own_memory(p)) return CUDA_ERROR_INVALID_VALUE; /* ordinary memory */
   struct value v;
@@ -174,7 +174,7 @@ int32_t scuda_hand_cuPointerGetAttribute(void *data, int32_t attribute, uint64_t
 int32_t scuda_hand_cuPointerGetAttributes(uint32_t count, int32_t *attributes, void **data, uint64_t p) {
   if (!count || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
   int32_t r;
-  struct scuda_range range = scuda_range_of(p);
+  struct scuda_range range = scuda_range_of(p, SCUDA_AS_ANY);
   int ordinary = !range.flags && is_own_memory(p);
   for (uint32_t i = 0; i < count; i++) /* before anything is written */
     if (!attribute_size(attributes[i]) || !data[i] || attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS)

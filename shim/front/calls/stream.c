@@ -30,7 +30,8 @@ enum { OPERATION_WORDS = 6 }; /* of CUstreamBatchMemOpParams; the second is an a
 
 static int operation(uint64_t address, int32_t *r) {
   *r = CUDA_ERROR_INVALID_VALUE;
-  return scuda_is_managed(address) ? 1 : scuda_on_device(address, 1) ? 0 : 2;
+  struct scuda_range at = scuda_range_of(address, SCUDA_AS_GPU);
+  return scuda_range_is_managed(&at) ? 1 : scuda_range_covers(&at, address, 1) ? 0 : 2;
 }
 
 #define OPERATION(name, type) \

@@ -18,24 +18,17 @@
 
 _Atomic uint32_t scuda_managed_count;
 struct scuda_uvm scuda_uvm;
-static struct scuda_ranges table;  /* owner: the struct va_range */
 
 /* ---- ranges ---- */
 
-int scuda_is_managed(uint64_t p) {
-  return SCUDA_UNLIKELY(atomic_load_explicit(&scuda_managed_count, memory_order_relaxed)) &&
-         scuda_ranges_find(&table, p, NULL);
-}
-
+/* The owner of such a range is the struct va_range. */
 struct va_range *scuda_va_range_at(uint64_t p) {
-  struct scuda_range r;
-  return scuda_ranges_find(&table, p, &r) ? (struct va_range *)(uintptr_t)r.owner : NULL;
+  return (struct va_range *)(uintptr_t)scuda_range_of(p, SCUDA_AS_MANAGED).owner;
 }
 
 uint64_t scuda_va_range_end(uint64_t address) {
-  struct scuda_range r;
-  return atomic_load_explicit(&scuda_managed_count,
-                              memory_order_relaxed) && scuda_ranges_find(&table, address, &r) ? r.start + r.bytes : 0;
+  struct scuda_range r = scuda_range_of(address, SCUDA_AS_MANAGED);
+  return r.start + r.bytes;
 }
 
 void scuda_va_range_attach(struct va_range *a, uint32_t attachment, uint64_t key) {
@@ -96,14 +89,12 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   struct scuda_range range = {
     a->pages.start, bytes, a->context, (uint64_t)(uintptr_t)a, SCUDA_RANGE_ALLOC | SCUDA_RANGE_MANAGED, context->device
   };
-  if (!r && !scuda_ranges_add(&table, &range)) r = CUDA_ERROR_OUT_OF_MEMORY;
+  if (!r && !scuda_ranges_add(&scuda_managed_ranges, &range)) r = CUDA_ERROR_OUT_OF_MEMORY;
   if (r) {
     scuda_pages_drop(&a->pages);
     free(a);
     return r;
   }
-  range.owner = 0;
-  scuda_ranges_add(&scuda_device_ranges, &range);
   scuda_lock(&scuda_uvm.lock);
   a->next = scuda_uvm.ranges;
   scuda_uvm.ranges = a;
@@ -124,8 +115,7 @@ static void unlink_va_range(struct va_range *a) {
   if (*at) *at = a->next;
   for (at = &scuda_uvm.opened; *at && *at != a;) at = &(*at)->next_open;
   if (*at) *at = a->next_open;
-  scuda_ranges_remove(&table, a->pages.start, NULL);
-  scuda_ranges_remove(&scuda_device_ranges, a->pages.start, NULL);
+  scuda_ranges_remove(&scuda_managed_ranges, a->pages.start, NULL);
 }
 
 static void forget(struct va_range *a) {

@@ -3,6 +3,7 @@
 #define SCUDA_MANAGED_H
 #include "uvm/advice.h"
 #include "base/base.h"
+#include "base/range.h"
 
 /* Names are bytes in which every word may be an address. */
 extern _Atomic uint32_t scuda_managed_count;  /* ranges of unified memory */
@@ -18,7 +19,7 @@ int32_t scuda_managed_held(const void *names, uint64_t bytes);
 struct scuda_uvm_self { struct scuda_self self; uint64_t stream; };
 int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context);
 void scuda_uvm_end(const struct scuda_uvm_self *s);
-int scuda_is_managed(uint64_t p);
+static inline int scuda_is_managed(uint64_t p) { return scuda_range_of(p, SCUDA_AS_MANAGED).flags != 0; }
 /* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or
  * set takes what it names. A kernel takes what is attached to all or to its stream, and, whatever it is attached to,
  * what its parameters name or objects hold that kernels use. */
