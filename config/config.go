@@ -21,7 +21,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"scuda.dev/scuda/transport"
@@ -102,31 +101,22 @@ func SetServer(addr string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".host-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // nothing is left of it after the rename
-	_, err = fmt.Fprintf(tmp, "# scuda's server; written by scuda HOST:PORT\n%s\n", full)
-	if err := errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
-		return &FileError{tmp.Name(), err}
-	}
-	return os.Rename(tmp.Name(), path)
+	return replace(path, fmt.Sprintf("# scuda's server; written by scuda HOST:PORT\n%s\n", full), 0o644)
 }
 
 // Target gives the configured server and the token to present to it. Without a server it is [ErrNoServer].
-func Target() (addr string, token []byte, err error) {
-	addr, _, err = Server()
-	if err == nil && addr == "" {
+func Target() (to transport.Target, err error) {
+	to.Address, _, err = Server()
+	if err == nil && to.Address == "" {
 		err = ErrNoServer
 	}
 	if err == nil {
-		token, err = Token()
+		to.Token, err = Token()
 	}
-	return addr, token, err
+	if err == nil {
+		to.TLS, err = clientTLS(to.Address)
+	}
+	return to, err
 }
 
 // Token gives the token to present, nil where none is configured.

@@ -47,7 +47,7 @@ func TestServer(t *testing.T) {
 				source != "" && set != (source == "SCUDA_SERVER") {
 				t.Errorf("it comes from %q", source)
 			}
-			if _, _, err := Target(); errors.Is(err, ErrNoServer) == c.Configured() {
+			if _, err := Target(); errors.Is(err, ErrNoServer) == c.Configured() {
 				t.Errorf("target: %v", err)
 			}
 		})
@@ -178,11 +178,12 @@ func TestReadClient(t *testing.T) {
 	home(t)
 	for name, value := range map[string]string{"SCUDA_SERVER": "gpu", "SCUDA_TOKEN": " secret ", "SCUDA_TRANSPORT": "tcp",
 		"SCUDA_RDMA_DEVICE": " mlx5_0:1 ",
-		"SCUDA_RDMA_MEMORY": "64MiB", "SCUDA_BULK": "0"} {
+		"SCUDA_RDMA_MEMORY": "64MiB", "SCUDA_BULK": "0", "SCUDA_INSECURE": "1"} {
 		t.Setenv(name, value)
 	}
 	want := Client{
-		Server: "gpu:14833", Token: []byte("secret"), Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB,
+		Server:    transport.Target{Address: "gpu:14833", Token: []byte("secret")},
+		Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB,
 	}
 	if got, err := ReadClient(); err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, %v", got, err)
@@ -191,7 +192,7 @@ func TestReadClient(t *testing.T) {
 	if got, err := ReadClient(); err != nil || got.Bulk != usualBulk {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for _, name := range []string{"SCUDA_RDMA_MEMORY", "SCUDA_TRANSPORT", "SCUDA_SERVER"} {
+	for _, name := range []string{"SCUDA_RDMA_MEMORY", "SCUDA_TRANSPORT", "SCUDA_INSECURE", "SCUDA_SERVER"} {
 		t.Setenv(name, "no such thing")
 		if _, err := ReadClient(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"scuda.dev/scuda/transport"
 )
 
 // Transport says over what big copies travel. Whatever it is, the rest of a session uses TCP, and big copies do while
@@ -131,8 +133,7 @@ func ParseMetrics(s string) (string, error) {
 
 // Client is what a session's client reads.
 type Client struct {
-	Server     string // HOST:PORT
-	Token      []byte
+	Server     transport.Target
 	Transport  Transport
 	RDMADevice string // DEVICE[:PORT[:GIDINDEX]]; "": the one that fits
 	RDMAMemory Size
@@ -145,7 +146,7 @@ const usualBulk = 4
 func ReadClient() (*Client, error) {
 	var c Client
 	var err error
-	if c.Server, c.Token, err = Target(); err != nil {
+	if c.Server, err = Target(); err != nil {
 		return nil, err
 	}
 	if c.Transport, c.RDMADevice, err = Path(); err != nil {

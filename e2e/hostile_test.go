@@ -58,7 +58,7 @@ type hostile struct {
 func (s *server) hostile(t *testing.T) *hostile {
 	t.Helper()
 	began := s.err.Len()
-	c, welcome, err := transport.DialNet(t.Context(), s.addr, nil,
+	c, welcome, err := transport.DialNet(t.Context(), transport.Target{Address: s.addr},
 		&transport.Hello{Kind: transport.KindCUDA, Digest: cuda.Digest, Version: "hostile", Program: "hostile",
 			ClientBase: hostileBase, ClientSlots: hostileSlots, ServerBase: 2 * hostileBase, ServerSlots: hostileSlots})
 	if err != nil {

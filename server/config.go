@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
 )
@@ -47,8 +49,18 @@ type Config struct {
 	Addr     string           // HOST:PORT, port 0 picks one; default 127.0.0.1:14833
 	Listener *net.TCPListener // used instead of Addr where set
 
-	Token    []byte // secret that clients must present; nil: none
-	Insecure bool   // allows an address other than loopback without a token
+	Token []byte // secret that clients must present; nil: none
+	// Tenants are those who may use the server, and how it shakes hands; nil: whoever has Token, or everybody
+	Tenants  *tenant.Registry
+	Reload   <-chan os.Signal // says that Tenants is to be read again
+	Insecure bool             // allows an address other than loopback without a token, and connections without TLS
+
+	// TLS is how the server shakes hands with clients that want it; nil: not at all. Where there is one, connections that
+	// do not come over loopback have to have TLS, and with TLSAlways all.
+	TLS       *tls.Config // goes with Token; Tenants has its own
+	TLSAlways bool
+	// TrustedFabric lets sessions with TLS use RDMA, whose bytes nobody protects.
+	TrustedFabric bool
 
 	GPU        string // "real", "sim" or "auto" (the real driver where there is one)
 	Library    string // path of the driver library; default libcuda.so.1
@@ -97,6 +109,8 @@ type Status struct {
 	Driver  string
 	Devices []transport.Device
 	Metrics net.Addr // nil: none
+	// Fingerprint is that of the server's certificate, "" where it has none.
+	Fingerprint string
 }
 
 func (c Config) withDefaults() Config {
@@ -115,6 +129,9 @@ func (c Config) withDefaults() Config {
 	c.Isolation = cmp.Or(c.Isolation, isolation.Auto)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Tenants == nil {
+		c.Tenants = tenant.Static(c.Token, c.TLS)
 	}
 	if c.Stderr == nil {
 		c.Stderr = os.Stderr
@@ -144,9 +161,10 @@ func (c *Config) noRDMA() string {
 	return ""
 }
 
-// CheckAddress refuses an address that other machines can reach unless there is a token or the operator insists.
-func CheckAddress(addr string, token []byte, insecure bool) error {
-	if len(token) > 0 || insecure {
+// CheckAddress refuses an address that other machines can reach unless clients have to show who they are or the
+// operator insists.
+func CheckAddress(addr string, asks, insecure bool) error {
+	if asks || insecure {
 		return nil
 	}
 	full, err := transport.ParseAddress(addr)
@@ -157,12 +175,12 @@ func CheckAddress(addr string, token []byte, insecure bool) error {
 	if err != nil {
 		return err
 	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+	if config.IsLoopback(host) {
 		return nil
 	}
 	return fmt.Errorf(
-		"%w: %s is not a loopback address; give --token-file FILE, or --insecure if everybody who reaches it may use the "+
-			"GPUs", ErrInsecure, addr)
+		"%w: %s is not a loopback address; give --token-file FILE, --tenants FILE or --client-ca FILE, or --insecure if "+
+			"everybody who reaches it may use the GPUs", ErrInsecure, addr)
 }
 
 // ReadToken reads a token file, as clients do, and refuses a token that could be guessed.

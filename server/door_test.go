@@ -88,7 +88,7 @@ func TestStuckWorker(t *testing.T) {
 	h := hello(transport.KindCallback)
 	h.Session, h.Secret = l.welcome.Session, l.welcome.Secret
 	for range 400 { // until its line is full
-		c, _, err := transport.DialNet(t.Context(), s.addr, nil, h)
+		c, _, err := transport.DialNet(t.Context(), s.target(), h)
 		if err != nil {
 			break // the supervisor has had enough of the worker
 		}

@@ -63,6 +63,7 @@ func (l *logBuffer) String() string {
 }
 
 type testServer struct {
+	forTLS
 	t       *testing.T
 	addr    string
 	token   []byte
@@ -151,7 +152,7 @@ type link struct {
 }
 
 func (s *testServer) dial(h *transport.Hello) (*link, error) {
-	c, w, err := transport.DialNet(context.Background(), s.addr, s.token, h)
+	c, w, err := transport.DialNet(context.Background(), s.target(), h)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/tlsrecord"
 )
 
 // Messages between supervisor and worker.
@@ -30,6 +31,7 @@ const (
 	msgBulk     = transport.KindBulk     // joinInfo with a bulk connection
 	msgRDMA     = transport.KindRDMA     // joinInfo with the control connection of RDMA
 	msgDrain    = "drain"                // the supervisor shuts down soon
+	msgRevoked  = "revoked"              // the session's tenant may not go on; the process will be ended
 	msgPage     = "page"                 // the page of memory that the worker counts in, before its configuration
 	msgOrder    = "order"                // the memory in which sessions say how far they are, behind the page
 	msgGPUs     = "gpus"                 // what does NVML say about the GPUs? The worker's answer: gpuList
@@ -79,9 +81,13 @@ type sessionInfo struct {
 	Remote  string
 	Hello   transport.Hello
 	Welcome []byte // of an NVML session, whose worker sends it with its first answers
+	TLS     *tlsrecord.State
 }
 
-type joinInfo struct{ Count int } // bulk connections that there will be
+type joinInfo struct {
+	Count int // bulk connections that there will be
+	TLS   *tlsrecord.State
+}
 
 type endedInfo struct {
 	Reason string // empty after a clean end

@@ -48,7 +48,7 @@ type supervisor struct {
 func Serve(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
 	if cfg.Listener == nil {
-		if err := CheckAddress(cfg.Addr, cfg.Token, cfg.Insecure); err != nil {
+		if err := CheckAddress(cfg.Addr, !cfg.Tenants.Open(), cfg.Insecure); err != nil {
 			return err
 		}
 		full, err := transport.ParseAddress(cfg.Addr)
@@ -111,9 +111,11 @@ func Serve(ctx context.Context, cfg Config) error {
 	if cfg.Ready != nil {
 		cfg.Ready(Status{
 			Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: side.addr(),
+			Fingerprint: cfg.Tenants.Fingerprint(),
 		})
 	}
 
+	s.handlers.Go(func() { s.reload(s.stop) })
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept() }()
 	select {
@@ -213,39 +215,40 @@ func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
 		return
 	}
 	_ = c.SetDeadline(time.Now().Add(transport.PrefaceTimeout))
-	hello, err := transport.ReadPreface(c, s.cfg.Token)
+	p, err := s.meet(c)
 	if err == nil {
-		err = check(hello)
+		err = check(p.Hello)
 	}
 	if err != nil {
-		s.refuseAtDoor(c, visit, log, err)
+		s.refuseAtDoor(p, visit, log, err)
 		return
 	}
+	hello := p.Hello
 	log = log.With("kind", door.Clip(hello.Kind, maxName), "host", door.Clip(hello.Host, maxName), "program",
-		door.Clip(hello.Program, maxName), "pid", hello.PID)
+		door.Clip(hello.Program, maxName), "pid", hello.PID, "tenant", p.who.Name)
 	switch hello.Kind {
 	case transport.KindCUDA:
 		_ = c.SetDeadline(time.Time{})
 		visit.Leave()
-		err = s.openSession(c, hello, log)
+		err = s.openSession(p, log)
 	case transport.KindNVML:
 		_ = c.SetDeadline(time.Time{})
 		visit.Leave()
-		err = s.openNVML(c, hello, log)
+		err = s.openNVML(p, log)
 	case transport.KindCallback, transport.KindBulk, transport.KindRDMA:
-		err = s.join(c, hello)
+		err = s.join(p)
 	case transport.KindInfo:
-		err = s.serveInfo(c, hello)
+		err = s.serveInfo(p)
 	default:
 		err = refusef(transport.StatusMalformed, "unknown kind of connection %.40q", hello.Kind)
 	}
 	if err != nil {
-		s.refuse(c, log, err)
+		s.refuse(p, log, err)
 	}
 }
 
 // refuseAtDoor refuses a peer that has shown no right to be here. Who guesses tokens gets each answer later.
-func (s *supervisor) refuseAtDoor(c *net.TCPConn, visit *door.Visit, log *slog.Logger, err error) {
+func (s *supervisor) refuseAtDoor(c arrival, visit *door.Visit, log *slog.Logger, err error) {
 	select {
 	case <-visit.Dropped(): // it said nothing, and others needed its place
 		s.metrics.Refused.WithLabelValues("dropped").Inc()
@@ -296,7 +299,7 @@ func refusef(status transport.Status, format string, args ...any) error {
 
 // refuse tells the peer why it is not served. A peer that has sent nothing sensible gets the reason as well: it may be
 // a client of another version.
-func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
+func (s *supervisor) refuse(c peer, log *slog.Logger, err error) {
 	if e := (*transport.VersionError)(nil); errors.As(err, &e) {
 		e.ServerRelease = Version()
 	}
@@ -310,8 +313,14 @@ func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
 	if errors.Is(err, net.ErrClosed) || s.stop.Err() != nil {
 		return
 	}
+	if errors.Is(err, errShake) {
+		w.Status = transport.StatusTLS
+	}
 	s.metrics.Refused.WithLabelValues(w.Status.String()).Inc()
 	s.warn(log, "refused a connection", "status", uint32(w.Status), "error", door.Clip(err.Error(), maxReason))
+	if errors.Is(err, errShake) {
+		return // TLS has said it
+	}
 	_ = sendWelcome(c, &w)
 	// Closing with unread bytes would reset the connection and could take the answer with it.
 	_ = c.CloseWrite()
@@ -324,7 +333,7 @@ func (s *supervisor) refuse(c *net.TCPConn, log *slog.Logger, err error) {
 	}
 }
 
-func sendWelcome(c *net.TCPConn, w *transport.Welcome) error {
+func sendWelcome(c peer, w *transport.Welcome) error {
 	b, err := transport.AppendWelcome(nil, w)
 	if err != nil {
 		return err
@@ -337,9 +346,9 @@ func sendWelcome(c *net.TCPConn, w *transport.Welcome) error {
 }
 
 // serveInfo answers with what is known of the server, then echoes pings for measuring the round trip.
-func (s *supervisor) serveInfo(c *net.TCPConn, hello *transport.Hello) error {
+func (s *supervisor) serveInfo(c arrival) error {
 	const idle, most = 30 * time.Second, 4096
-	if err := sendWelcome(c, s.welcome(hello, s.facts.Load())); err != nil {
+	if err := sendWelcome(c, s.welcome(c, s.facts.Load())); err != nil {
 		return nil // the peer is gone: there is nobody to tell
 	}
 	buf := make([]byte, transport.MessageHeaderSize, transport.MessageHeaderSize+most)
@@ -364,9 +373,10 @@ func (s *supervisor) serveInfo(c *net.TCPConn, hello *transport.Hello) error {
 	}
 }
 
-func (s *supervisor) welcome(hello *transport.Hello, r *readyInfo) *transport.Welcome {
-	no := s.cfg.noRDMA()
-	w := greeting(hello)
+func (s *supervisor) welcome(c arrival, r *readyInfo) *transport.Welcome {
+	no := s.noRDMA(c)
+	w := greeting(c.Hello)
+	w.Tenant = c.who.Name
 	w.Driver, w.DriverVersion, w.GPU, w.Devices = r.Driver, r.DriverVersion, r.GPU, r.Devices
 	w.Bulk, w.RDMA, w.NoRDMA = transport.MaxBulkConns, no == "", no
 	return w

@@ -74,7 +74,7 @@ func TestRefusals(t *testing.T) {
 	dial := func(token string, change func(*transport.Hello)) error {
 		h := hello(transport.KindCUDA)
 		change(h)
-		c, _, err := transport.DialNet(context.Background(), s.addr, []byte(token), h)
+		c, _, err := transport.DialNet(context.Background(), transport.Target{Address: s.addr, Token: []byte(token)}, h)
 		if err == nil {
 			t.Cleanup(func() { c.Close() })
 		}
@@ -121,7 +121,6 @@ func TestOtherReleases(t *testing.T) {
 		{"another description", transport.ErrDigest, []string{"client 9.9 has API description 00", Version()}, func(h *transport.Hello) { h.Digest = "00" }},
 		{"needs a capability", transport.ErrCapability, []string{server, `"tea"`}, func(h *transport.Hello) { h.Requires = []string{"tea"} }},
 		{"comes back to a line", transport.ErrCapability, []string{server, "lines that outlive their sockets"}, func(h *transport.Hello) { h.Line, h.Epoch = 1, 2 }},
-		{"has a ticket", transport.ErrCapability, []string{server, "tickets for further connections"}, func(h *transport.Hello) { h.Ticket = "t" }},
 		{"has more capabilities", nil, nil, func(h *transport.Hello) { h.Capabilities = []string{"coffee", transport.CapCorrelation} }},
 	} {
 		h := hello(transport.KindCUDA)
@@ -152,7 +151,7 @@ func TestSideConnection(t *testing.T) {
 	s := serve(t, nil)
 	l := s.open(transport.KindCUDA)
 	h := hello(transport.KindCallback)
-	h.Session, h.Secret = l.welcome.Session, strings.Repeat("0", 32)
+	h.Session, h.Secret, h.Purpose = l.welcome.Session, strings.Repeat("0", 32), h.Kind
 	if _, err := s.dial(h); !errors.Is(err, transport.ErrSession) {
 		t.Fatalf("wrong secret: %v", err)
 	}
@@ -392,7 +391,7 @@ func TestCheckAddress(t *testing.T) {
 		{"0.0.0.0:14833", "sesame", false, true},
 		{"0.0.0.0:14833", "", true, true},
 	} {
-		err := CheckAddress(c.addr, []byte(c.token), c.insecure)
+		err := CheckAddress(c.addr, c.token != "", c.insecure)
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, ErrInsecure) {
 			t.Errorf("%+v: %v", c, err)
 		}

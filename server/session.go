@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
+	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 )
 
@@ -28,8 +31,13 @@ import (
 type session struct {
 	id, secret string
 	nvml       bool
+	secure     bool // it has TLS
 	client     client
-	proc       *process // set before the session can be found
+	who        tenant.Identity
+	revoked    atomic.Bool     // the tenant may not go on
+	tickets    bool            // further connections need one
+	used       map[string]bool // tickets; guarded by sessions.mu
+	proc       *process        // set before the session can be found
 	killed     atomic.Bool
 }
 
@@ -134,19 +142,42 @@ func (s *sessions) remove(x *session) {
 	delete(s.byID, x.id)
 }
 
-// find looks a session up for a callback connection. It takes the same time for a wrong secret as for a wrong id.
-func (s *sessions) find(id, secret string) *session {
+// find looks a session up for a further connection, and uses its ticket up. Whoever has none gets the same answer as
+// who names no session.
+func (s *sessions) find(c arrival) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, ok := s.byID[id]
-	if !ok {
-		x = &session{secret: hex.EncodeToString(make([]byte, 16))}
-	}
-	same := subtle.ConstantTimeCompare([]byte(x.secret), []byte(secret)) == 1
-	if !ok || !same || x.nvml {
+	h := c.Hello
+	x, ok := s.byID[h.Session]
+	if !ok || x.nvml || x.who.Name != c.who.Name || x.secure != isTLS(c) || !x.permits(c) {
 		return nil
 	}
 	return x
+}
+
+// tickets is how many further connections a session may have for a purpose.
+var tickets = map[string]int{transport.KindCallback: 1, transport.KindRDMA: 1, transport.KindBulk: transport.MaxBulkConns}
+
+// permits says whether a connection may join. A client of before there were tickets presents the secret.
+func (x *session) permits(c arrival) bool {
+	h := c.Hello
+	if !x.tickets {
+		return h.Ticket == "" && subtle.ConstantTimeCompare([]byte(x.secret), []byte(h.Secret)) == 1
+	}
+	n, ok := transport.TicketNumber(h.Ticket)
+	if !ok || n >= tickets[h.Kind] || h.Purpose != h.Kind || h.Secret != "" {
+		return false
+	}
+	want, err := transport.Ticket(x.secret, x.id, h.Purpose, n, c.peer)
+	if err != nil || !transport.SameTicket(want, h.Ticket) {
+		return false
+	}
+	use := h.Purpose + " " + strconv.Itoa(n)
+	if x.used[use] {
+		return false
+	}
+	x.used[use] = true
+	return true
 }
 
 func (s *sessions) each(f func(*session)) int {
@@ -172,8 +203,8 @@ func randomHex(bytes int) string {
 
 // openSession admits a CUDA client and gives it a worker; it returns when the session is over. An error is one that the
 // client has to be told.
-func (s *supervisor) openSession(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
-	return s.serveSession(c, hello, log, false, func(ctx context.Context) (*process, error) {
+func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
+	return s.serveSession(c, log, false, func(ctx context.Context) (*process, error) {
 		p, err := s.pool.take(ctx)
 		if err == nil {
 			close(p.took)
@@ -184,14 +215,14 @@ func (s *supervisor) openSession(c *net.TCPConn, hello *transport.Hello, log *sl
 
 // openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in
 // milliseconds.
-func (s *supervisor) openNVML(c *net.TCPConn, hello *transport.Hello, log *slog.Logger) error {
-	return s.serveSession(c, hello, log, true, func(ctx context.Context) (*process, error) {
+func (s *supervisor) openNVML(c arrival, log *slog.Logger) error {
+	return s.serveSession(c, log, true, func(ctx context.Context) (*process, error) {
 		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
 	})
 }
 
 func (s *supervisor) serveSession(
-	c *net.TCPConn, hello *transport.Hello, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error),
+	c arrival, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error),
 ) error {
 	began := time.Now()
 	if s.draining.Load() {
@@ -203,7 +234,7 @@ func (s *supervisor) serveSession(
 	}
 	leave := sync.OnceFunc(func() { s.sessions.leave(sort, from) })
 	defer leave()
-	ctx, attended := whilePeerStays(s.stop, c)
+	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer))
 	p, err := worker(ctx)
 	attended()
 	if err != nil {
@@ -216,21 +247,32 @@ func (s *supervisor) serveSession(
 		p.line.Close() // ends a worker that has no session
 		<-p.exited
 	}()
-	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, client: clientOf(c.RemoteAddr(), hello), proc: p}
+	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, client: clientOf(c.RemoteAddr(), c.Hello),
+		who: c.who, proc: p, secure: isTLS(c), used: make(map[string]bool),
+		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
 		who := func() []nvmldispatch.Process { return s.sessions.processes(x.client) }
 		p.who.Store(&who)
 	}
 	log = log.With("session", x.id, "worker", p.pid())
-	w := s.welcome(hello, &p.ready)
+	w := s.welcome(c, &p.ready)
 	w.Session, w.Secret = x.id, x.secret
-	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *hello}
-	if nvml { // its client sends commands with the greeting
+	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello}
+	if nvml {
 		w.DriverVersion = s.facts.Load().DriverVersion
-		if info.Welcome, err = transport.AppendWelcome(nil, w); err != nil {
-			p.kill()
-			return refusef(transport.StatusFailed, "%w", err)
-		}
+	}
+	welcome, err := transport.AppendWelcome(nil, w)
+	if nvml { // its client sends commands with the greeting, and the worker sends this with the first answers
+		info.Welcome = welcome
+	} else if err == nil {
+		welcome, err = sealed(c.peer, welcome) // with keys that are the worker's as soon as it has the connection
+	}
+	if err == nil {
+		info.TLS, err = transport.Export(c.peer)
+	}
+	if err != nil {
+		p.kill()
+		return refusef(transport.StatusFailed, "%w", err)
 	}
 	// The worker gets the connection before anybody can name the session, so that a callback connection always finds it
 	// there. A CUDA worker sends nothing until a command comes, and its client sends none before the welcome.
@@ -248,10 +290,13 @@ func (s *supervisor) serveSession(
 	s.metrics.Opened.WithLabelValues(kind).Inc()
 	s.metrics.Sessions.WithLabelValues(kind).Inc()
 	defer s.metrics.Sessions.WithLabelValues(kind).Dec()
+	s.metrics.Tenants.WithLabelValues(c.who.Name).Inc()
+	defer s.metrics.Tenants.WithLabelValues(c.who.Name).Dec()
 	began = time.Now()
 	log.Info("session opened")
 	if !nvml {
-		if err := sendWelcome(c, w); err != nil {
+		_ = c.SetWriteDeadline(time.Now().Add(transport.PrefaceTimeout))
+		if _, err := transport.Socket(c.peer).Write(welcome); err != nil {
 			log.Info("the client went away during the handshake", "error", err)
 		}
 	}
@@ -269,6 +314,9 @@ func (s *supervisor) serveSession(
 	case p.clean && p.ended.Reason == "":
 		how = metrics.EndClosed
 		log.Info("session closed", lasted, "calls", p.ended.Calls)
+	case x.revoked.Load():
+		how = metrics.EndBroken
+		log.Warn("session ended", lasted, "reason", "its tenant's credential was withdrawn")
 	case p.clean:
 		how = metrics.EndBroken
 		log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason)
@@ -318,9 +366,10 @@ func whilePeerStays(ctx context.Context, c *net.TCPConn) (context.Context, func(
 	}
 }
 
-// join hands a callback or bulk connection to the worker of its session.
-func (s *supervisor) join(c *net.TCPConn, hello *transport.Hello) error {
-	x := s.sessions.find(hello.Session, hello.Secret)
+// join hands a further connection to the worker of its session.
+func (s *supervisor) join(c arrival) error {
+	hello := c.Hello
+	x := s.sessions.find(c)
 	if x == nil {
 		return refusef(transport.StatusSession, "no such session; it may have ended")
 	}
@@ -330,15 +379,19 @@ func (s *supervisor) join(c *net.TCPConn, hello *transport.Hello) error {
 		return nil // the client will ask again
 	}
 	_ = c.SetDeadline(time.Time{})
-	if err := passOn(c, x.proc, hello.Kind, joinInfo{hello.Count}); err != nil {
+	state, err := transport.Export(c.peer)
+	if err == nil {
+		err = passOn(c, x.proc, hello.Kind, joinInfo{Count: hello.Count, TLS: state})
+	}
+	if err != nil {
 		s.log.Warn("cannot pass on a connection", "kind", hello.Kind, "session", x.id, "error", err)
 	}
 	return nil
 }
 
 // passOn sends a connection's descriptor to a worker.
-func passOn(c *net.TCPConn, p *process, kind string, body any) error {
-	raw, err := c.SyscallConn()
+func passOn(c arrival, p *process, kind string, body any) error {
+	raw, err := transport.Socket(c.peer).SyscallConn()
 	if err != nil {
 		return err
 	}

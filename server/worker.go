@@ -306,6 +306,11 @@ func (w *worker) listen() {
 			if s := w.session.Load(); s != nil {
 				s.Notice("the server shuts down soon; this session may go on for a little while")
 			}
+		case msgRevoked:
+			closeFD(m.FD)
+			if s := w.session.Load(); s != nil {
+				s.Notice("the credential with which this session was opened was withdrawn; the session ends")
+			}
 		default:
 			closeFD(m.FD)
 		}
@@ -325,7 +330,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		closeFD(m.FD)
 		return err
 	}
-	conn, err := transport.NewConn(m.FD, info.Remote)
+	conn, err := transport.NewTLSConn(m.FD, info.Remote, info.TLS)
 	if err != nil {
 		closeFD(m.FD)
 		return err
@@ -409,9 +414,13 @@ func (w *worker) join(m *handoff.Message) error {
 	}
 	f := os.NewFile(uintptr(m.FD), m.Type)
 	defer f.Close()
-	c, err := net.FileConn(f)
+	plain, err := net.FileConn(f)
 	if err != nil {
 		return err
+	}
+	c, err := transport.ResumeTLS(plain, info.TLS)
+	if err != nil {
+		return errors.Join(err, plain.Close())
 	}
 	switch m.Type {
 	case msgBulk:

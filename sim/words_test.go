@@ -32,8 +32,7 @@ func TestMethodsAreTheDescriptions(t *testing.T) {
 			}
 		}
 		n := 0
-		for i := range c.driver.NumMethod() {
-			m := c.driver.Method(i)
+		for m := range c.driver.Methods() {
 			if !strings.HasPrefix(m.Name, c.prefix) {
 				continue
 			}

@@ -119,6 +119,11 @@ func (c *tcpConn) Recv(bufs [][]byte) (int, error) {
 	if c.early.Load() {
 		return c.takeBack(bufs), nil
 	}
+	return c.recv(bufs)
+}
+
+// recv takes bytes from the socket.
+func (c *tcpConn) recv(bufs [][]byte) (int, error) {
 	for {
 		n, err := recvmsg(c.fd, bufs)
 		switch {

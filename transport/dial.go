@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -64,20 +65,22 @@ func ParseAddress(s string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
+// Target is a server as its clients know it.
+type Target struct {
+	Address string
+	Token   []byte      // to be presented; nil: none
+	TLS     *tls.Config // says who the server has to be, and who the client is; nil: the bytes travel as they are
+}
+
 // Dial connects to a server and shakes hands. The welcome's status is always [StatusOK]; anything else is an [*Error].
-func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn, *Welcome, error) {
-	c, full, preface, err := connect(ctx, address, token, hello)
+func Dial(ctx context.Context, to Target, hello *Hello) (Conn, *Welcome, error) {
+	c, full, preface, err := connect(ctx, to, hello)
 	if err != nil {
 		return nil, nil, err
 	}
-	fd, err := Detach(c)
+	conn, err := newDialled(c, full)
 	if err != nil {
 		return nil, nil, &Error{Address: full, Kind: ErrClosed, Detail: err.Error(), Err: err}
-	}
-	conn, err := newConn(fd, full)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, nil, err
 	}
 	p := &patient{conn: conn}
 	w, err := shake(ctx, p, full, hello, preface)
@@ -89,17 +92,16 @@ func Dial(ctx context.Context, address string, token []byte, hello *Hello) (Conn
 	return conn, w, nil
 }
 
-// DialNet is [Dial] for those who want an ordinary Go connection (callback connections, information).
-func DialNet(ctx context.Context, address string, token []byte, hello *Hello) (*net.TCPConn, *Welcome, error) {
-	return DialNetFirst(ctx, address, token, hello, nil)
+// DialNet is [Dial] for those who want an ordinary Go connection (callback connections, information): a [*net.TCPConn] or
+// a [*TLSConn].
+func DialNet(ctx context.Context, to Target, hello *Hello) (net.Conn, *Welcome, error) {
+	return DialNetFirst(ctx, to, hello, nil)
 }
 
 // DialNetFirst is [DialNet] for those who know already what they will say first: it goes with the greeting, so that its
 // answer costs no further round trip. Of what the server says behind the welcome nothing is read.
-func DialNetFirst(
-	ctx context.Context, address string, token []byte, hello *Hello, first []byte,
-) (*net.TCPConn, *Welcome, error) {
-	c, full, preface, err := connect(ctx, address, token, hello)
+func DialNetFirst(ctx context.Context, to Target, hello *Hello, first []byte) (net.Conn, *Welcome, error) {
+	c, full, preface, err := connect(ctx, to, hello)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,18 +114,14 @@ func DialNetFirst(
 }
 
 // connect connects to the server and prepares what is said first. It gives the address in full.
-func connect(ctx context.Context, address string, token []byte, hello *Hello) (*net.TCPConn, string, []byte, error) {
-	full, err := ParseAddress(address)
+func connect(ctx context.Context, to Target, hello *Hello) (net.Conn, string, []byte, error) {
+	full, err := ParseAddress(to.Address)
 	if err != nil {
 		return nil, "", nil, err
 	}
 	says := *hello
 	if says.Capabilities == nil {
 		says.Capabilities = Offered()
-	}
-	preface, err := AppendPreface(nil, token, &says)
-	if err != nil {
-		return nil, "", nil, &Error{Address: full, Kind: ErrToken, Detail: err.Error(), Err: err}
 	}
 	d := net.Dialer{Timeout: ConnectTimeout, KeepAliveConfig: keepAlive()}
 	d.SetMultipathTCP(false)
@@ -136,7 +134,30 @@ func connect(ctx context.Context, address string, token []byte, hello *Hello) (*
 		c.Close()
 		return nil, "", nil, &Error{Address: full, Kind: ErrServer, Detail: err.Error(), Err: err}
 	}
-	return c, full, preface, nil
+	conn := net.Conn(c)
+	if to.TLS != nil {
+		if conn, err = secure(ctx, c, full, to.TLS); err != nil {
+			c.Close()
+			return nil, "", nil, err
+		}
+	}
+	preface, err := says.preface(conn, to.Token)
+	if err != nil {
+		c.Close()
+		return nil, "", nil, &Error{Address: full, Kind: ErrToken, Detail: err.Error(), Err: err}
+	}
+	return conn, full, preface, nil
+}
+
+// preface is what is said first on a connection.
+func (h *Hello) preface(c net.Conn, token []byte) (b []byte, err error) {
+	if h.Purpose != "" && h.Secret != "" {
+		if h.Ticket, err = Ticket(h.Secret, h.Session, h.Purpose, h.Number, c); err != nil {
+			return nil, err
+		}
+		h.Secret = ""
+	}
+	return AppendPreface(nil, token, h)
 }
 
 const welcomeAhead = 16 << 10 // holds the welcome of a server with two GPUs
@@ -144,7 +165,7 @@ const welcomeAhead = 16 << 10 // holds the welcome of a server with two GPUs
 // patient lets a connection be read and written as a net.Conn is. It reads only where there is something, and all that
 // there is: mostly a session's handshake costs one read.
 type patient struct {
-	conn  *tcpConn
+	conn  Conn
 	rest  []byte       // read and not yet asked for
 	until atomic.Int64 // UnixNano; 0: no deadline
 }

@@ -146,7 +146,7 @@ func TestDialErrors(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
 				defer cancel()
 			}
-			conn, _, err := Dial(ctx, c.address, []byte("tok"), &Hello{Kind: KindInfo})
+			conn, _, err := Dial(ctx, Target{Address: c.address, Token: []byte("tok")}, &Hello{Kind: KindInfo})
 			var e *Error
 			if conn != nil || !errors.Is(err, c.kind) || !errors.As(err, &e) {
 				t.Fatalf("%v, expected %v", err, c.kind)
@@ -172,14 +172,14 @@ func TestDialCancelled(t *testing.T) {
 		cancel()
 		_, _ = io.Copy(io.Discard, c)
 	})
-	if _, _, err := Dial(ctx, address, nil, &Hello{}); err == nil {
+	if _, _, err := Dial(ctx, Target{Address: address}, &Hello{}); err == nil {
 		t.Error("a cancelled handshake succeeded")
 	}
 }
 
 func TestConn(t *testing.T) {
 	address := serve(t, answer(t, &Welcome{Session: "s"}))
-	conn, w, err := Dial(t.Context(), address, nil, &Hello{Kind: KindCUDA})
+	conn, w, err := Dial(t.Context(), Target{Address: address}, &Hello{Kind: KindCUDA})
 	if err != nil || w.Session != "s" || conn.Transport() != "tcp" || conn.Remote() != address {
 		t.Fatalf("%+v, %v", w, err)
 	}
@@ -268,7 +268,7 @@ func TestBehindTheWelcome(t *testing.T) {
 		}
 		_, _ = c.Write(append(b, want...))
 	})
-	conn, _, err := Dial(t.Context(), addr, nil, &Hello{Kind: KindCUDA})
+	conn, _, err := Dial(t.Context(), Target{Address: addr}, &Hello{Kind: KindCUDA})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestRecvEnd(t *testing.T) {
 		b, _ := AppendWelcome(nil, &Welcome{})
 		_, _ = c.Write(b)
 	})
-	conn, _, err := Dial(t.Context(), address, nil, &Hello{})
+	conn, _, err := Dial(t.Context(), Target{Address: address}, &Hello{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,8 @@ var (
 	ErrDraining    = errors.New("server draining")
 	ErrSession     = errors.New("unknown session")
 	ErrServer      = errors.New("server failure")
+	ErrTLS         = errors.New("TLS failure")
+	ErrUntrusted   = errors.New("untrusted server")
 )
 
 // ErrShort says that more bytes are needed; nothing is wrong with those there are.
@@ -91,12 +93,13 @@ const (
 	StatusFailed    Status = wire.StatusFailed    // the server could not start a session (driver, worker)
 	// StatusCapability: one side lacks what the other cannot do without.
 	StatusCapability Status = wire.StatusCapability
+	StatusTLS        Status = wire.StatusTls // the server wants TLS
 )
 
 // String is the status in a word, as the server's metrics name it.
 func (s Status) String() string {
 	if names := [...]string{"ok", "version", "digest", "token", "busy", "draining", "session", "malformed", "failed",
-		"capability"}; int(s) < len(names) {
+		"capability", "tls"}; int(s) < len(names) {
 		return names[s]
 	}
 	return "unknown"
@@ -118,7 +121,9 @@ var statuses = map[Status]struct {
 	StatusSession:    {ErrSession, "does not know this session", "start the program again"},
 	StatusMalformed:  {ErrNotScuda, "did not understand the handshake", "install the same scuda release on both machines"},
 	StatusCapability: {ErrCapability, "lacks what this client needs", "install the same scuda release on both machines"},
-	StatusFailed:     {ErrServer, "could not start a session", "look into the server's log"},
+	StatusTLS: {ErrTLS, "wants TLS",
+		"run scuda HOST:PORT once, which shows the server's fingerprint and keeps it, or set SCUDA_FINGERPRINT"},
+	StatusFailed: {ErrServer, "could not start a session", "look into the server's log"},
 }
 
 // refusal turns a welcome that is not OK into an error.

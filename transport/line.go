@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/transport/tlsrecord"
 )
 
 const (
@@ -26,10 +29,18 @@ type Line struct {
 	bufs [3][]byte
 	last time.Time // when bytes were read last
 	shut atomic.Bool
+	tls  *tlsrecord.Stream // nil: the bytes travel as they are
+	// what is sent of it
+	sealed [1][]byte
 }
 
-// NewLine makes a Line of a connection, which it closes: the descriptor is another one.
+// NewLine makes a Line of a connection (with TLS where it is a [TLSConn]), which it closes: the descriptor is another
+// one.
 func NewLine(c net.Conn) (*Line, error) {
+	var stream *tlsrecord.Stream
+	if t, ok := c.(*TLSConn); ok {
+		stream, c = t.take(), t.tcp
+	}
 	defer c.Close()
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -53,7 +64,7 @@ func NewLine(c net.Conn) (*Line, error) {
 		}
 		return nil, fmt.Errorf("a socket that blocks: %w", err)
 	}
-	return &Line{fd: fd}, nil
+	return &Line{fd: fd, tls: stream}, nil
 }
 
 // FD is the line's descriptor.
@@ -64,7 +75,7 @@ func (l *Line) ReadFull(b []byte) error {
 	for at := 0; at < len(b); {
 		n, err := l.read(b[at:])
 		switch {
-		case err != nil:
+		case err != nil && !errors.Is(err, io.EOF):
 			return fmt.Errorf("receive: %w", err)
 		case n == 0 && at == 0:
 			return io.EOF
@@ -77,6 +88,25 @@ func (l *Line) ReadFull(b []byte) error {
 }
 
 func (l *Line) read(b []byte) (int, error) {
+	if l.tls == nil {
+		return l.receive(b, len(b))
+	}
+	in := &l.tls.In
+	for {
+		n, err := in.Read(b)
+		if !errors.Is(err, tlsrecord.ErrShort) {
+			return n, err
+		}
+		room := in.Room()
+		if n, err = l.receive(room, min(in.Missing(len(b)), len(room))); err != nil || n == 0 {
+			return 0, err
+		}
+		in.Received(n)
+	}
+}
+
+// receive waits for bytes of the socket: any, or where it has to sleep for them, the least that is of use.
+func (l *Line) receive(b []byte, least int) (int, error) {
 	if runtime.NumCPU() >= manyCPUs {
 		for began := l.last; ; yield() {
 			n, err := recvmsg(l.fd, [][]byte{b})
@@ -94,7 +124,7 @@ func (l *Line) read(b []byte) (int, error) {
 		}
 	}
 	for {
-		n, err := recvAll(l.fd, b)
+		n, err := recvAll(l.fd, b[:least])
 		if err == 0 {
 			l.last = time.Now()
 			return n, nil
@@ -121,11 +151,8 @@ func (l *Line) write(bufs [][]byte) error {
 			bufs = bufs[1:]
 			continue
 		}
-		n, err := sendmsgAll(l.fd, bufs)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != 0 {
+		n, err := l.send(bufs)
+		if err != nil {
 			return fmt.Errorf("send: %w", err)
 		}
 		for i := range bufs {
@@ -135,6 +162,35 @@ func (l *Line) write(bufs [][]byte) error {
 		}
 	}
 	return nil
+}
+
+// send sends some of bufs.
+func (l *Line) send(bufs [][]byte) (int, error) {
+	if l.tls == nil {
+		return l.sendPlain(bufs)
+	}
+	out := &l.tls.Out
+	n, err := out.Fill(bufs)
+	for err == nil && len(out.Pending()) > 0 {
+		l.sealed[0] = out.Pending()
+		k, serr := l.sendPlain(l.sealed[:])
+		out.Sent(k)
+		err = serr
+	}
+	return n, err
+}
+
+func (l *Line) sendPlain(bufs [][]byte) (int, error) {
+	for {
+		n, err := sendmsgAll(l.fd, bufs)
+		switch err {
+		case 0:
+			return n, nil
+		case unix.EINTR:
+			continue
+		}
+		return 0, err
+	}
 }
 
 // Shutdown ends the line both ways and wakes those who use it.

@@ -31,6 +31,9 @@ type Hello struct {
 	Session string `json:",omitempty"`
 	Secret  string `json:",omitempty"`
 	Count   int    `json:",omitempty"` // how many bulk connections there will be
+	// Number is which connection of its purpose this is. With a purpose and a secret, the ticket is made of them, and the
+	// secret is not said.
+	Number int `json:"-"`
 
 	// What the client can do. The newest version stands in front of the hello, so that every release finds it.
 	MaxVersion   uint32   `json:"-"`          // 0: [Version]
@@ -79,6 +82,7 @@ type Welcome struct {
 	NoRDMA        string   `json:",omitempty"` // why it cannot
 	GPU           string   `json:",omitempty"` // "real" or "sim"
 	Devices       []Device `json:",omitempty"`
+	Tenant        string   `json:",omitempty"` // in whose name the server sees the client
 
 	// What the server can do. In front of the welcome stands the version that is spoken from then on, in a refusal the
 	// server's newest.
@@ -150,14 +154,19 @@ func AppendPreface(b, token []byte, h *Hello) ([]byte, error) {
 // looked at; a nil want accepts every token. Errors wrap [ErrVersion], [ErrToken], [ErrMalformed] or are those of r;
 // [StatusOf] gives the answer to each.
 func ReadPreface(r io.Reader, want []byte) (*Hello, error) {
-	p, err := readPreface(r, want)
+	return ReadPrefaceOf(r, func(token []byte) bool { return want == nil || SameToken(token, want) })
+}
+
+// ReadPrefaceOf is [ReadPreface] where admit says which tokens are right.
+func ReadPrefaceOf(r io.Reader, admit func(token []byte) bool) (*Hello, error) {
+	p, err := readPreface(r, admit)
 	if err != nil {
 		return nil, err
 	}
 	return &p.Hello, nil
 }
 
-func readPreface(r io.Reader, want []byte) (*Preface, error) {
+func readPreface(r io.Reader, admit func(token []byte) bool) (*Preface, error) {
 	var fixed [len(Magic) + 8]byte
 	if _, err := io.ReadFull(r, fixed[:]); err != nil {
 		return nil, err
@@ -177,7 +186,7 @@ func readPreface(r io.Reader, want []byte) (*Preface, error) {
 	if _, err := io.ReadFull(r, p.Token); err != nil {
 		return nil, err
 	}
-	if want != nil && !SameToken(p.Token, want) {
+	if admit != nil && !admit(p.Token) {
 		return nil, ErrToken
 	}
 	var size [4]byte

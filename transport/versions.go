@@ -79,7 +79,7 @@ var capabilityTexts = map[string]string{
 }
 
 // Offered are the capabilities of this release, of client and server alike.
-func Offered() []string { return []string{CapCorrelation} }
+func Offered() []string { return []string{CapCorrelation, CapTickets} }
 
 // CapabilityError is a peer that lacks something without which the other side does not go on.
 type CapabilityError struct {

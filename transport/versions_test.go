@@ -148,7 +148,7 @@ func TestServerLacks(t *testing.T) {
 		{"one that refuses", answer(t, &Welcome{Status: StatusCapability, Error: "no tea"}), Hello{Kind: KindInfo},
 			"no tea; install the same"},
 	} {
-		conn, _, err := DialNet(t.Context(), serve(t, c.serve), nil, &c.hello)
+		conn, _, err := DialNet(t.Context(), Target{Address: serve(t, c.serve)}, &c.hello)
 		if (err == nil) != (c.says == "") ||
 			err != nil && (!errors.Is(err, ErrCapability) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s, %+v: %v", c.name, c.hello, err)

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "d5b3ac796852067e62db602e14e543f4ae793b528c1e4d601714d1b17801dd0c"
+const Digest = "9aa988200fc9e472043f8c188b77a4c874070719eeb34734fdcca416a3d347b7"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -202,10 +202,11 @@ const (
 	StatusToken      = 3
 	StatusBusy       = 4 // no room for another session
 	StatusDraining   = 5
-	StatusSession    = 6 // callback connection to an unknown session, or wrong secret
-	StatusMalformed  = 7 // the preface cannot be parsed
-	StatusFailed     = 8 // the server could not start a session (driver, worker)
-	StatusCapability = 9 // one side lacks what the other cannot do without
+	StatusSession    = 6  // callback connection to an unknown session, or wrong secret
+	StatusMalformed  = 7  // the preface cannot be parsed
+	StatusFailed     = 8  // the server could not start a session (driver, worker)
+	StatusCapability = 9  // one side lacks what the other cannot do without
+	StatusTls        = 10 // the server wants TLS
 )
 
 // Flags: launch.flags.

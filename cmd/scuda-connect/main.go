@@ -4,7 +4,7 @@
 //
 // Standard input is one end of a socket pair (SOCK_SEQPACKET). On it comes one request and goes one answer, to which
 // the connected socket is attached (package shim/connect). The other end's closing, which the end of the program is,
-// too, ends this process at once.
+// too, ends this process at once. With TLS it goes on until the connection ends, and passes the bytes on (relay.go).
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -25,14 +26,15 @@ import (
 var version = "dev"
 
 func main() {
-	if err := serve(os.Stdin.Fd()); err != nil {
+	if err := serve(os.Stdin.Fd(), detach); err != nil {
 		fmt.Fprintln(os.Stderr, "scuda-connect:", err, "(the client's libraries start this program; it is not for people)")
 		os.Exit(1)
 	}
 }
 
-// serve answers the one request that comes over a socket.
-func serve(fd uintptr) error {
+// serve answers the one request that comes over a socket. Where it goes on afterwards, because the connection has TLS,
+// it calls alone before.
+func serve(fd uintptr, alone func()) error {
 	packet := make([]byte, 8<<10)
 	n, err := unix.Read(int(fd), packet)
 	if err != nil {
@@ -45,21 +47,43 @@ func serve(fd uintptr) error {
 		cancel()
 	}()
 	a, c := answer(ctx, packet[:n])
+	if c == nil {
+		return send(ctx, int(fd), a, nil)
+	}
+	defer c.Close() // the front has its own by then
+	if _, ok := c.(*transport.TLSConn); !ok {
+		return send(ctx, int(fd), a, transport.Socket(c))
+	}
+	r, front, err := newRelay(c)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	a.Relay = 1
+	err = send(ctx, int(fd), a, front)
+	if err := errors.Join(err, front.Close()); err != nil {
+		return err
+	}
+	alone()
+	return r.run()
+}
+
+// send sends the answer with a connection, unless nobody listens.
+func send(ctx context.Context, fd int, a *connect.Answer, c syscall.Conn) (err error) {
 	var rights []byte
 	if c != nil {
-		defer c.Close() // the front has its own by then
 		if rights, err = attach(c); err != nil {
 			return err
 		}
 	}
 	if ctx.Err() != nil {
-		return nil // nobody listens
+		return nil
 	}
-	return unix.Sendmsg(int(fd), a.Append(nil), rights, nil, unix.MSG_NOSIGNAL)
+	return unix.Sendmsg(fd, a.Append(nil), rights, nil, unix.MSG_NOSIGNAL)
 }
 
 // attach gives the control message that hands a connection over.
-func attach(c *net.TCPConn) (rights []byte, err error) {
+func attach(c syscall.Conn) (rights []byte, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -69,10 +93,10 @@ func attach(c *net.TCPConn) (rights []byte, err error) {
 }
 
 // answer does what a request asks for. The connection is nil where there is none to hand over.
-func answer(ctx context.Context, packet []byte) (*connect.Answer, *net.TCPConn) {
+func answer(ctx context.Context, packet []byte) (*connect.Answer, net.Conn) {
 	a := &connect.Answer{ABI: connect.ABI}
 	r, first, err := connect.ParseRequest(packet)
-	var c *net.TCPConn
+	var c net.Conn
 	var w *transport.Welcome
 	if err == nil {
 		var address string
@@ -96,15 +120,15 @@ func answer(ctx context.Context, packet []byte) (*connect.Answer, *net.TCPConn) 
 }
 
 // dial connects to the configured server.
-func dial(ctx context.Context, r *connect.Request, first []byte) (string, *net.TCPConn, *transport.Welcome, error) {
-	address, token, err := config.Target()
+func dial(ctx context.Context, r *connect.Request, first []byte) (string, net.Conn, *transport.Welcome, error) {
+	to, err := config.Target()
 	if err != nil {
-		return address, nil, nil, err
+		return to.Address, nil, nil, err
 	}
 	host, _ := os.Hostname()
-	c, w, err := transport.DialNetFirst(ctx, address, token, &transport.Hello{
+	c, w, err := transport.DialNetFirst(ctx, to, &transport.Hello{
 		Kind: connect.Text(r.Kind[:]), Version: version, Digest: connect.Text(r.Digest[:]), Host: host,
 		Program: connect.Text(r.Program[:]), PID: int(r.PID),
 	}, first)
-	return address, c, w, err
+	return to.Address, c, w, err
 }

@@ -68,6 +68,7 @@ func server(t *testing.T, status transport.Status) (address string, got chan str
 func settings(t *testing.T, server string) {
 	t.Setenv("SCUDA_SERVER", server)
 	t.Setenv("SCUDA_TOKEN", "")
+	t.Setenv("SCUDA_FINGERPRINT", "")
 	t.Setenv("SCUDA_TOKEN_FILE", "")
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 }
@@ -80,9 +81,15 @@ func exchange(t *testing.T, packet []byte) (*connect.Answer, net.Conn) {
 	if err := unix.Send(front, packet, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := serve(own); err != nil {
+	if err := serve(own, func() {}); err != nil {
 		t.Fatal(err)
 	}
+	return take(t, front)
+}
+
+// take gives what exchange gives, of a request that is being answered.
+func take(t *testing.T, front int) (*connect.Answer, net.Conn) {
+	t.Helper()
 	b, rights := make([]byte, 4<<10), make([]byte, unix.CmsgSpace(4))
 	n, k, _, _, err := unix.Recvmsg(front, b, rights, 0)
 	if err != nil {
@@ -181,7 +188,7 @@ func TestFrontGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- serve(own) }()
+	go func() { done <- serve(own, func() {}) }()
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)

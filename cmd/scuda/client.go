@@ -23,17 +23,31 @@ func clientToken(file string) ([]byte, error) {
 }
 
 // ask opens a session that the command line itself uses.
-func ask(ctx context.Context, addr string, token []byte, kind string) (*net.TCPConn, *transport.Welcome, error) {
+func ask(ctx context.Context, addr string, token []byte, kind string) (net.Conn, *transport.Welcome, error) {
+	full, err := transport.ParseAddress(addr)
+	if err != nil {
+		return nil, nil, usage(err)
+	}
+	to, err := config.To(full, token)
+	if err != nil {
+		return nil, nil, err
+	}
+	return askOf(ctx, to, kind)
+}
+
+// askOf is ask of a server of which it is known how to meet it.
+func askOf(ctx context.Context, to transport.Target, kind string) (net.Conn, *transport.Welcome, error) {
 	program, _ := os.Executable()
 	host, _ := os.Hostname()
-	c, w, err := transport.DialNet(ctx, addr, token, &transport.Hello{
+	c, w, err := transport.DialNet(ctx, to, &transport.Hello{
 		Kind: kind, Version: server.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
 	})
 	switch {
 	case err == nil:
 		return c, w, nil
 	case errors.Is(err, transport.ErrToken), errors.Is(err, transport.ErrVersion), errors.Is(err, transport.ErrDigest),
-		errors.Is(err, transport.ErrBusy), errors.Is(err, transport.ErrDraining):
+		errors.Is(err, transport.ErrBusy), errors.Is(err, transport.ErrTLS), errors.Is(err, transport.ErrUntrusted),
+		errors.Is(err, transport.ErrDraining):
 		return nil, nil, &exitError{exitRefused, err}
 	case errors.Is(err, transport.ErrAddress):
 		return nil, nil, usage(err)
@@ -43,7 +57,7 @@ func ask(ctx context.Context, addr string, token []byte, kind string) (*net.TCPC
 }
 
 // ping measures one round trip over an information session.
-func ping(c *net.TCPConn, seq uint64) (time.Duration, error) {
+func ping(c net.Conn, seq uint64) (time.Duration, error) {
 	_ = c.SetDeadline(time.Now().Add(transport.HandshakeTimeout))
 	h := transport.MessageHeader{Type: transport.MsgPing, Seq: seq}
 	b := h.Append(make([]byte, 0, transport.MessageHeaderSize))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -26,6 +27,8 @@ type infoFacts struct {
 	Driver      string       `json:"driver"`
 	CUDA        string       `json:"cuda"` // the newest CUDA version that the driver supports
 	Version     string       `json:"server_version"`
+	Tenant      string       `json:"tenant,omitempty"` // whom the server sees in us
+	TLS         bool         `json:"tls"`
 	Client      string       `json:"client_version"`
 	SameAPI     bool         `json:"same_api"`
 	RoundTripUS float64      `json:"round_trip_us"`
@@ -83,6 +86,7 @@ func newInfo() *cobra.Command {
 			slices.Sort(trips)
 			facts := gather(w, trips[len(trips)/2])
 			facts.Server, facts.Source = address, source
+			_, facts.TLS = c.(*transport.TLSConn)
 			facts.addLoad(cmd.Context(), address, token)
 			facts.BigCopies = bigCopies(cmd.Context(), address, w)
 			facts.Faults = pager()
@@ -105,7 +109,7 @@ func newInfo() *cobra.Command {
 func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 	f := &infoFacts{
 		Kind: w.GPU, Driver: w.Driver, CUDA: fmt.Sprintf("%d.%d", w.DriverVersion/1000, w.DriverVersion%1000/10),
-		Version: w.Version, Client: server.Version(), SameAPI: w.Digest == cuda.Digest,
+		Version: w.Version, Tenant: w.Tenant, Client: server.Version(), SameAPI: w.Digest == cuda.Digest,
 		RoundTripUS: float64(trip.Nanoseconds()) / 1e3, Devices: []infoDevice{},
 	}
 	for _, d := range w.Devices {
@@ -141,6 +145,8 @@ func (f *infoFacts) print(out io.Writer) {
 		driver = "simulated GPU"
 	}
 	fmt.Fprintf(out, "server      %s (from %s)\n", f.Server, f.Source)
+	fmt.Fprintf(out, "connection  %s, as tenant %s\n", map[bool]string{true: "TLS 1.3", false: "without TLS"}[f.TLS],
+		cmp.Or(f.Tenant, "(the server does not say)"))
 	fmt.Fprintf(out, "versions    server scuda %s, client scuda %s", f.Version, f.Client)
 	if !f.SameAPI {
 		fmt.Fprint(out,

@@ -96,7 +96,7 @@ func askLoad(ctx context.Context, address string, token []byte, uuids []string) 
 
 // nvmlSession is a session of kind nvml: one call at a time (docs/protocol.md).
 type nvmlSession struct {
-	conn *net.TCPConn
+	conn net.Conn
 	sent uint64
 }
 

@@ -37,6 +37,7 @@ and then:                         scuda run -- python3 train.py
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			insecure := cmd.Flags().Changed("insecure") // by hand, not by the environment
 			if err := applyEnv(cmd.Flags()); err != nil {
 				return err
 			}
@@ -51,7 +52,7 @@ and then:                         scuda run -- python3 train.py
 			}
 			var stray []string
 			for _, name := range serveFlags {
-				if f := cmd.Flags().Lookup(name); f.Changed && name != "token-file" && name != "log" {
+				if f := cmd.Flags().Lookup(name); f.Changed && name != "token-file" && name != "log" && name != "insecure" {
 					stray = append(stray, "--"+name)
 				}
 			}
@@ -64,15 +65,16 @@ and then:                         scuda run -- python3 train.py
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 && !strings.ContainsAny(args[0], ".:") {
 				return usage(fmt.Errorf("no command %q; did you mean %s?", args[0], strings.Join(near, " or ")))
 			}
-			return remember(cmd.Context(), cmd.OutOrStdout(), args[0], serve.tokenFile)
+			return remember(cmd.Context(), people{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()}, args[0],
+				serve.tokenFile, insecure)
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
 	serve.flags(root.Flags())
-	root.AddCommand(newRun(), newBench(), newPerf(), newTrace(), newExporter(), newInfo(), newRDMA(), newVersion(),
-		newWorker())
+	root.AddCommand(newRun(), newBench(), newPerf(), newTrace(), newExporter(), newInfo(), newCA(), newRDMA(),
+		newVersion(), newWorker())
 	root.InitDefaultCompletionCmd()
 	return root
 }

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
+	"os/signal"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
@@ -23,7 +26,8 @@ import (
 var serveFlags = []string{
 	"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "max-sessions-per-client",
 	"max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
-	"rdma-device", "rdma-memory", "gpudirect", "drain", "log", "metrics", "pprof",
+	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "metrics", "pprof", "tls", "tls-cert",
+	"tls-key", "client-ca", "tenants", "state-dir",
 }
 
 type serveOptions struct {
@@ -47,6 +51,9 @@ type serveOptions struct {
 	log       string
 	metrics   string
 	profiles  bool
+	fabric    string
+
+	tls, cert, key, clientCA, tenants, state string
 }
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {
@@ -59,7 +66,17 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 			"sim:4,memory=2GiB,preset=small says what is simulated (docs/sim.md)")
 	f.StringVar(&o.tokenFile, "token-file", "",
 		"`FILE` with the token that clients must present (serving), or that is presented")
-	f.BoolVar(&o.insecure, "insecure", false, "serve other machines without a token")
+	f.StringVar(&o.tenants, "tenants", "",
+		"`FILE` with those who may use the server, by token or certificate (docs/tls.md); SIGHUP reads it again")
+	f.BoolVar(&o.insecure, "insecure", false, "serve (or, with HOST:PORT, use) other machines without TLS or token")
+	f.StringVar(&o.tls, "tls", "auto",
+		"`WHEN` clients need TLS: auto (when they do not come over loopback) or always")
+	f.StringVar(&o.cert, "tls-cert", "", "`FILE` with the server's certificate instead of one that it makes for itself")
+	f.StringVar(&o.key, "tls-key", "", "`FILE` with its key (default: that of --tls-cert with .key)")
+	f.StringVar(&o.clientCA, "client-ca", "",
+		"`FILE` with the authorities whose certificates clients may show instead of a token")
+	f.StringVar(&o.state, "state-dir", "",
+		"`FOLDER` for the certificate that the server makes for itself (default: ~/.local/state/scuda)")
 	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
 	f.IntVar(&o.sessions, "max-sessions", 0, "`N` clients at once, 0: no limit")
 	f.IntVar(&o.client, "max-sessions-per-client", server.DefaultPerClient,
@@ -79,6 +96,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.rdmaBytes, "rdma-memory", "0", fmt.Sprintf(
 		"`SIZE` of the pinned memory of a session that uses RDMA, %v to %v (0: %v)",
 		config.MinServerRDMAMemory, config.MaxRDMAMemory, config.DefaultServerRDMAMemory))
+	f.StringVar(&o.fabric, "rdma-fabric", "untrusted",
+		"whether sessions with TLS may use RDMA, which does not encrypt: `TRUST` trusted or untrusted")
 	f.StringVar(&o.direct, "gpudirect", "auto",
 		"whether RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always "+
 			"(wherever it works) or never")
@@ -100,10 +119,17 @@ func (o *serveOptions) run(cmd *cobra.Command) error {
 		if s.Metrics != nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "metrics on http://%s/metrics\n", s.Metrics)
 		}
+		if s.Fingerprint != "" {
+			fmt.Fprintf(cmd.OutOrStdout(), "fingerprint %s\n", s.Fingerprint)
+		}
 		for i, d := range s.Devices {
 			fmt.Fprintf(cmd.OutOrStdout(), "GPU %d: %s, %s (%s)\n", i, d.Name, config.Size(d.TotalMem), s.GPU)
 		}
 	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, unix.SIGHUP)
+	defer signal.Stop(again)
+	c.Reload = again
 	return server.Serve(cmd.Context(), *c)
 }
 
@@ -134,12 +160,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if c.GPUDirect, err = executor.ParseGPUDirect(o.direct); err != nil {
 		return nil, fmt.Errorf("--gpudirect: %w", err)
 	}
-	if o.tokenFile != "" {
-		if c.Token, err = server.ReadToken(o.tokenFile); err != nil {
-			return nil, err
-		}
-	}
-	if err := server.CheckAddress(c.Addr, c.Token, o.insecure); err != nil {
+	if err := o.readTrust(c); err != nil {
 		return nil, err
 	}
 	if c.Isolation, err = isolation.ParseMode(o.isolation); err != nil {

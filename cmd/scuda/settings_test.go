@@ -16,6 +16,7 @@ import (
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/config/configtest"
 	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/server/tenant"
 )
 
 // TestServer: the command line uses the server that programs use.
@@ -135,8 +136,11 @@ func TestSharedToken(t *testing.T) {
 	t.Setenv("SCUDA_TOKEN_FILE", path)
 	client, err := config.Token()
 	c, serr := options(t, "token-file", path)
-	if err != nil || serr != nil || string(client) != "0123456789abcdef" || string(c.Token) != string(client) {
+	if err != nil || serr != nil || string(client) != "0123456789abcdef" {
 		t.Errorf("%q, %v; %v", client, err, serr)
+	}
+	if who, ok := c.Tenants.Admit(client, nil); !ok || who.Name != tenant.Default {
+		t.Errorf("the client's token is %q's", who.Name)
 	}
 	option, err := clientToken(path)
 	if err != nil || string(option) != string(client) {

@@ -99,8 +99,8 @@ func TestWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(4)
 		guesser, other := d.Enter(new(fakeConn), from("192.0.2.1")), d.Enter(new(fakeConn), from("192.0.2.2"))
-		for i, want := range []time.Duration{0, 0, 0, 1, 2, 4, 8, 16, 30, 30} {
-			if got := guesser.Wrong(); got != want*firstDelay {
+		for i, times := range []int{0, 0, 0, 1, 2, 4, 8, 16, 30, 30} {
+			if got := guesser.Wrong(); got != time.Duration(times)*firstDelay {
 				t.Errorf("wrong token %d: kept back %v", i+1, got)
 			}
 		}

@@ -86,7 +86,7 @@ func refused() error {
 			continue
 		}
 		if err := forbidden(r); !errors.Is(err, want[r.Action]) {
-			failed = errors.Join(failed, fmt.Errorf("%s: %v, not %v", r.Name, err, want[r.Action]))
+			failed = errors.Join(failed, fmt.Errorf("%s: %w, not %w", r.Name, err, want[r.Action]))
 		}
 	}
 	return failed
@@ -125,10 +125,10 @@ func work() error {
 	}
 	nnp, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
 	if err != nil || nnp != 1 {
-		return fmt.Errorf("no_new_privs is %d, %v", nnp, err)
+		return fmt.Errorf("no_new_privs is %d, %w", nnp, err)
 	}
 	if dump, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err != nil || dump != 0 {
-		return fmt.Errorf("dumpable is %d, %v", dump, err)
+		return fmt.Errorf("dumpable is %d, %w", dump, err)
 	}
 	return unix.Close(fd)
 }

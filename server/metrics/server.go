@@ -34,6 +34,7 @@ type Server struct {
 	Pages Pages
 
 	Sessions       *prometheus.GaugeVec   // kind
+	Tenants        *prometheus.GaugeVec   // tenant
 	Opened         *prometheus.CounterVec // kind
 	Ended          *prometheus.CounterVec // kind, how
 	Refused        *prometheus.CounterVec // reason
@@ -59,6 +60,7 @@ func Times(name, help string) prometheus.HistogramOpts {
 func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	s := &Server{
 		Sessions: gauges("scuda_sessions", "Sessions that are open, by kind.", "kind"),
+		Tenants:  gauges("scuda_tenant_sessions", "Sessions that are open, by tenant.", "tenant"),
 		Opened:   counters("scuda_sessions_opened_total", "Sessions that were opened, by kind.", "kind"),
 		Ended:    counters("scuda_sessions_ended_total", "Sessions that ended, by kind and by how they did.", "kind", "how"),
 		Refused:  counters("scuda_connections_refused_total", "Connections that were refused, by reason.", "reason"),
@@ -89,8 +91,8 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	s.Workers.WithLabelValues(StateBusy)
 	info := gauges("scuda_build_info", "The release of scuda and its API description.", "version", "goversion", "api")
 	info.WithLabelValues(b.Version, runtime.Version(), b.Digest).Set(1)
-	s.registry.MustRegister(&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers, s.WorkerStarts,
-		s.WorkerFailures, s.Draining, s.driver, info,
+	s.registry.MustRegister(&s.Pages, s.Sessions, s.Tenants, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers,
+		s.WorkerStarts, s.WorkerFailures, s.Draining, s.driver, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if readGPUs != nil {
 		s.registry.MustRegister(GPUs{readGPUs})

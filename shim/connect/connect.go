@@ -32,6 +32,7 @@ type Answer struct {
 	ABI           uint32
 	Code          Code
 	DriverVersion int32      // cuDriverGetVersion of the server, 0 where it does not say
+	Relay         uint32     // 1: scuda-connect goes on until the connection ends
 	Server        [320]byte  // HOST:PORT
 	Error         [1024]byte // where Code is not OK: cause and remedy
 }

@@ -69,7 +69,7 @@ func open(shared *session.Shared) int32 {
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
-	s, err := session.Open(session.Config{Server: c.Server, Token: c.Token, Hello: hello(), Shared: shared, Log: log,
+	s, err := session.Open(session.Config{Server: c.Server, Hello: hello(), Shared: shared, Log: log,
 		HostRun: runHost, Print: print, Opening: expectSocket, Opened: rememberSocket,
 		Bulk: c.Bulk, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
 	if err != nil {

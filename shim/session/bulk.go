@@ -86,8 +86,8 @@ func (s *Session) openBulk() error {
 func (s *Session) openConns() error {
 	b := &s.bulk
 	n := min(s.cfg.Bulk, s.welcome.Bulk, transport.MaxBulkConns)
-	hello := s.cfg.Hello
-	hello.Kind, hello.Session, hello.Secret, hello.Count = transport.KindBulk, s.welcome.Session, s.welcome.Secret, n
+	hello := further(s, transport.KindBulk)
+	hello.Count = n
 	var conns []*bulkConn
 	none := func() {
 		for _, c := range conns {
@@ -96,9 +96,10 @@ func (s *Session) openConns() error {
 		b.state.Store(bulkGone)
 		b.arrivals.End()
 	}
-	for range n {
+	for i := range n {
+		hello.Number = i
 		var line *transport.Line
-		c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
+		c, _, err := transport.DialNet(s.ctx, s.cfg.Server, &hello)
 		if err == nil {
 			line, err = transport.NewLine(c)
 		}

@@ -123,10 +123,9 @@ func (s *Session) callbackLoop() {
 	if s.lost() != 0 {
 		return
 	}
-	hello := s.cfg.Hello
-	hello.Kind, hello.Session, hello.Secret = transport.KindCallback, s.welcome.Session, s.welcome.Secret
+	hello := further(s, transport.KindCallback)
 	var line *transport.Line
-	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
+	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, &hello)
 	if err == nil {
 		line, err = transport.NewLine(c)
 	}

@@ -166,7 +166,7 @@ func TestCallbackGarbage(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	p.kill()
-	if _, err := Open(Config{Server: p.listener.Addr().String(), Shared: f.shared}); !errors.Is(err, transport.ErrRefused) {
+	if _, err := Open(Config{Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared}); !errors.Is(err, transport.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
 	bad := *f.shared

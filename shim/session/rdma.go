@@ -26,13 +26,12 @@ func (s *Session) openLink() error {
 		s.log.Info("RDMA is not used; big copies go over TCP", "reason", "the server: "+s.welcome.NoRDMA)
 		return fmt.Errorf("the server has none: %s", s.welcome.NoRDMA)
 	}
-	hello := s.cfg.Hello
-	hello.Kind, hello.Session, hello.Secret = transport.KindRDMA, s.welcome.Session, s.welcome.Secret
-	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, s.cfg.Token, &hello)
+	hello := further(s, transport.KindRDMA)
+	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, &hello)
 	if err != nil {
 		return fmt.Errorf("its control connection: %w", err)
 	}
-	if rc, err := c.SyscallConn(); err == nil {
+	if rc, err := transport.Socket(c).SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { s.opened(int(fd)) })
 	}
 	b := &s.bulk

@@ -262,7 +262,7 @@ func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Se
 	text := new(logText)
 	p.ready()
 	s, err := Open(Config{
-		Server: p.listener.Addr().String(), Shared: f.shared, HostRun: host, Bulk: bulk,
+		Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared, HostRun: host, Bulk: bulk,
 		Log: slog.New(slog.NewTextHandler(text, nil)),
 	})
 	if err != nil {

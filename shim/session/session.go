@@ -22,6 +22,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -64,8 +65,7 @@ const (
 
 // Config is what a session needs to know.
 type Config struct {
-	Server  string
-	Token   []byte
+	Server  transport.Target
 	Hello   transport.Hello // Kind and the regions are filled in
 	Shared  *Shared
 	Log     *slog.Logger
@@ -150,7 +150,7 @@ func Open(cfg Config) (*Session, error) {
 	hello.Kind = transport.KindCUDA
 	s.shared.regions(&hello)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	conn, welcome, err := transport.Dial(s.ctx, cfg.Server, cfg.Token, &hello)
+	conn, welcome, err := transport.Dial(s.ctx, cfg.Server, &hello)
 	if err != nil {
 		s.cancel()
 		return nil, err
@@ -178,6 +178,16 @@ func Open(cfg Config) (*Session, error) {
 		}
 	}
 	return s, nil
+}
+
+// further is what a further connection says about itself: it presents a ticket, unless the server knows none.
+func further(s *Session, kind string) transport.Hello {
+	hello := s.cfg.Hello
+	hello.Kind, hello.Session, hello.Secret = kind, s.welcome.Session, s.welcome.Secret
+	if slices.Contains(s.welcome.Capabilities, transport.CapTickets) {
+		hello.Purpose = kind
+	}
+	return hello
 }
 
 func (s *Session) start(f func()) { s.done.Go(f) }

@@ -61,7 +61,7 @@ func (k *keyLog) secrets() (toServer, toClient []byte, err error) {
 		if len(words) != 3 {
 			continue
 		}
-		to := (*[]byte)(nil)
+		var to *[]byte
 		switch string(words[0]) {
 		case "CLIENT_TRAFFIC_SECRET_0":
 			to = &toServer

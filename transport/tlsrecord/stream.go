@@ -1,6 +1,7 @@
 package tlsrecord
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -8,9 +9,8 @@ import (
 )
 
 const (
-	batch    = 8 // records that are sealed together, and that are received together
-	inBytes  = batch * MaxRecord
-	outBytes = batch * (MaxPlaintext + Overhead)
+	batch   = 4 // records that are sealed together, and that are received together
+	inBytes = batch * MaxRecord
 )
 
 // Stream is an established connection's state. One goroutine may use In while another uses Out.
@@ -85,7 +85,7 @@ func (o *Outbound) Fill(bufs [][]byte) (n int, err error) {
 		}
 	}
 	i, from := 0, 0
-	for records := 0; records < batch; records++ {
+	for range batch {
 		if o.seq >= o.limit {
 			if o.buf, err = o.appendUpdate(o.buf, 0); err != nil {
 				return n, err
@@ -166,10 +166,20 @@ func (in *Inbound) Received(n int) {
 	in.look()
 }
 
-// Missing is how many bytes have to be received, at least, before n more bytes of data can be read.
+// Buffered is how many bytes are there that no record was made of.
+func (in *Inbound) Buffered() int { return in.w - in.r }
+
+// Missing is how many bytes have to be received, at least, before n more bytes of data can be read, and before the
+// record at hand is whole.
 func (in *Inbound) Missing(n int) int {
 	records := (n + MaxPlaintext - 1) / MaxPlaintext
-	return max(1, n+records*Overhead-(in.w-in.r))
+	least := n + records*Overhead
+	if b := in.buf[in.r:in.w]; len(b) >= HeaderSize {
+		least = max(least, HeaderSize+int(binary.BigEndian.Uint16(b[3:])))
+	} else {
+		least = max(least, HeaderSize+1)
+	}
+	return max(1, least-in.Buffered())
 }
 
 // Read gives data. [ErrShort] says that more has to be received, [io.EOF] that the peer took its leave.

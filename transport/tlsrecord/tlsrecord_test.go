@@ -445,7 +445,7 @@ func FuzzInbound(f *testing.F) {
 				}
 			}
 		}
-		if !bytes.HasPrefix([]byte("datamore"), data) {
+		if sent := []byte("datamore"); !bytes.HasPrefix(sent, data) {
 			t.Errorf("%q was never sent", data)
 		}
 	})

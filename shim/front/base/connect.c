@@ -144,6 +144,20 @@ static int ask(int channel, pid_t *process, const char *path, int other, const s
   return take_answer(channel, answer, fd) == 0 ? 0 : fail(path, "gave no answer that this library understands");
 }
 
+/* The process that passes the bytes of the connection on, where it is a child of ours. */
+static pid_t relay;
+
+void scuda_connect_close(int fd) {
+  close(fd);
+  /* That ends the process; what it leaves behind is not to stay for as long as the program lives. */
+  for (int i = 0; relay > 0 && i < 100; i++) {
+    pid_t n = waitpid(relay, NULL, WNOHANG);
+    if (n == 0) usleep(1000);
+    else if (n > 0 || errno != EINTR) break;
+  }
+  relay = 0;
+}
+
 /* Has a connection made. The answer is that of success, or -1 is returned. */
 static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes first,
                       struct scuda_connect_answer *answer, int *fd) {
@@ -161,7 +175,8 @@ static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes 
   if (process < 0) close(ends[1]);
   close(ends[0]);
   /* ECHILD, but where the program adopts orphans. */
-  if (process > 0) while (waitpid(process, NULL, 0) < 0 && errno == EINTR) {}
+  if (result == 0 && answer->relay) relay = process > 0 && waitpid(process, NULL, WNOHANG) == 0 ? process : 0;
+  else if (process > 0) while (waitpid(process, NULL, 0) < 0 && errno == EINTR) {}
   if (result == 0 && answer->code == SCUDA_CONNECT_OK) return 0;
   if (result == 0) scuda_log(SCUDA_ERROR, "%.*s", (int)sizeof answer->error, answer->error);
   if (*fd >= 0) close(*fd);

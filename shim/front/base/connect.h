@@ -16,6 +16,10 @@ struct scuda_bytes { const void *data; size_t n; };
 int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first,
                           struct scuda_connect_answer *answer);
 
+/* Closes what scuda_connect_session gave. Where the connection has TLS, scuda-connect goes on as long as it is open and
+ * passes its bytes on; that ends then, too. */
+void scuda_connect_close(int fd);
+
 /* What the server's cuDriverGetVersion answers; 0 or -1. */
 int scuda_connect_driver_version(int32_t *version);
 #endif

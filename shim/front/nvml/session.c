@@ -35,7 +35,7 @@ static struct {
 static atomic_int users;    /* nvmlInit minus nvmlShutdown */
 
 static void drop(void) {
-  if (session.fd >= 0) close(session.fd);
+  if (session.fd >= 0) scuda_connect_close(session.fd);
   session.fd = -1;
   session.in.r = session.in.w = 0;
   memset(session.known, 0, sizeof session.known);

@@ -1,0 +1,194 @@
+package tenant
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"scuda.dev/scuda/transport/certificate"
+)
+
+// shown is a connection whose certificate the authority's is, with that name.
+func shown(t *testing.T, folder, name string) (*tls.ConnectionState, string) {
+	t.Helper()
+	a, err := certificate.OpenAuthority(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile, err := a.Issue(name, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := certificate.Load(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := []*x509.Certificate{c.Leaf}
+	return &tls.ConnectionState{PeerCertificates: chain, VerifiedChains: [][]*x509.Certificate{chain}},
+		certificate.Fingerprint(c.Leaf)
+}
+
+func TestAdmit(t *testing.T) {
+	folder := t.TempDir()
+	if err := certificate.NewAuthority(folder); err != nil {
+		t.Fatal(err)
+	}
+	alice, _ := shown(t, folder, "alice")
+	bob, bobsKey := shown(t, folder, "bob")
+	unverified := &tls.ConnectionState{PeerCertificates: alice.PeerCertificates}
+	sum := sha256.Sum256([]byte("token of carol"))
+	write := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file := write("tenants", "# who\n\nalice certificate token=first-token token=second-token # both\n"+
+		"carol token-sha256="+hex.EncodeToString(sum[:])+"\ndave certificate="+bobsKey)
+	own, err := certificate.Keep(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	withTLS := Files{Certificate: filepath.Join(folder, certificate.ServerFile),
+		Key: filepath.Join(folder, certificate.KeyFile), ClientCA: filepath.Join(folder, certificate.AuthorityFile)}
+	withFile := withTLS
+	withFile.Tenants = file
+	both := withFile
+	both.Token = func() ([]byte, error) { return []byte("of the file"), nil }
+	for name, c := range map[string]struct {
+		files Files
+		token string
+		state *tls.ConnectionState
+		want  string // "": nobody
+	}{
+		"nothing is asked for":      {Files{}, "x", nil, Anyone},
+		"a name of the authority's": {withTLS, "", alice, "alice"},
+		"not verified":              {withTLS, "", unverified, ""},
+		"nothing is shown":          {withTLS, "", nil, ""},
+		"first token":               {withFile, "first-token", nil, "alice"},
+		"second token":              {withFile, "second-token", nil, "alice"},
+		"hash of a token":           {withFile, "token of carol", nil, "carol"},
+		"the hash itself":           {withFile, hex.EncodeToString(sum[:]), nil, ""},
+		"wrong token":               {withFile, "first-tokem", nil, ""},
+		"named in the file":         {withFile, "", alice, "alice"},
+		"a key of the file":         {withFile, "", bob, "dave"},
+		"wrong token, certificate":  {withFile, "?", alice, "alice"},
+		"token file":                {both, "of the file", nil, Default},
+		"token file beside others":  {both, "second-token", nil, "alice"},
+	} {
+		r, err := Read(c.files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		who, ok := r.Admit([]byte(c.token), c.state)
+		if who.Name != c.want || ok != (c.want != "") {
+			t.Errorf("%s: %q, %v", name, who.Name, ok)
+		}
+		if ok && !r.Holds(who) {
+			t.Errorf("%s: does not hold", name)
+		}
+		if r.Open() != (name == "nothing is asked for") || (r.TLS() != nil) != (c.files.Certificate != "") {
+			t.Errorf("%s: open %v, TLS %v", name, r.Open(), r.TLS())
+		}
+		if f := r.Fingerprint(); c.files.Certificate != "" && f != certificate.Fingerprint(own.Leaf) {
+			t.Errorf("%s: %s", name, f)
+		}
+	}
+
+	// What changes in the files counts for those who are there already.
+	r, err := Read(withFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, _ := r.Admit([]byte("first-token"), nil)
+	two, _ := r.Admit([]byte("second-token"), nil)
+	dave, _ := r.Admit(nil, bob)
+	holds := func(a, b, c bool) {
+		t.Helper()
+		if r.Holds(one) != a || r.Holds(two) != b || r.Holds(dave) != c {
+			t.Errorf("%v %v %v", r.Holds(one), r.Holds(two), r.Holds(dave))
+		}
+	}
+	holds(true, true, true)
+	write("tenants", "alice token=second-token\nbob certificate")
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	holds(false, true, false)
+	write("tenants", "bob token=second-token")
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	holds(false, false, false)
+	write("tenants", "alice token")
+	if err := r.Reload(); !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Error(err)
+	}
+	if who, ok := r.Admit([]byte("second-token"), nil); !ok || who.Name != "bob" {
+		t.Errorf("after a bad file: %v", who)
+	}
+}
+
+func TestStatic(t *testing.T) {
+	r := Static([]byte("a token"), nil)
+	if who, ok := r.Admit([]byte("a token"), nil); !ok || who.Name != Default || r.Open() {
+		t.Error(who, ok)
+	}
+	if _, ok := r.Admit(nil, nil); ok {
+		t.Error("without a token")
+	}
+	if err := r.Reload(); err != nil {
+		t.Error(err)
+	}
+	if who, ok := Static(nil, nil).Admit(nil, nil); !ok || who.Name != Anyone {
+		t.Error(who, ok)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for text, says := range map[string]string{
+		"alice":                                      "line 1: alice has no credential",
+		"alice token=short":                          "at least",
+		"\na certificate\na certificate":             "line 3: a has a line already",
+		"a token=12345678\nb token=12345678":         "b has a credential of a",
+		"a token-sha256=12":                          "64 hexadecimal digits",
+		"a certificate=x":                            "bad fingerprint",
+		"a password=12345678":                        "no known kind",
+		"a/b certificate":                            "bad name",
+		"-x certificate":                             "bad name",
+		strings.Repeat("#", maxBytes+1):              "the limit is",
+		"a certificate=sha256:" + "zz":               "bad fingerprint",
+		"a token=12345678 password=let-me-in-please": "no known kind",
+	} {
+		_, err := Parse(text)
+		if !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.40q: %v", text, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "let-me-in") {
+			t.Errorf("the error has the secret: %v", err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("alice token=12345678 certificate # x\nbob token-sha256=" + strings.Repeat("0", 64))
+	f.Add("a certificate=sha256:" + strings.Repeat("0", 64))
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := Parse(text)
+		if (list == nil) == (err == nil) {
+			t.Errorf("%v, %v", list, err)
+		}
+		for c, name := range list {
+			if c == "" || certificate.CheckName(name) != nil {
+				t.Errorf("%q is %q's", c, name)
+			}
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package certificate
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+)
+
+// Names of an authority's files.
+const (
+	AuthorityFile    = "ca.crt"
+	AuthorityKeyFile = "ca.key"
+)
+
+const (
+	authorityYears = 10
+	issuedYears    = 2
+)
+
+// ErrName is a name that a certificate, or a tenant, cannot have.
+var ErrName = errors.New("bad name: write 1 to 64 letters, digits, dots, dashes or underlines")
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,63})$`)
+
+// CheckName says whether tenants and certificates may bear a name. It stands in logs and in metrics.
+func CheckName(name string) error {
+	if !validName.MatchString(name) {
+		return fmt.Errorf("%w, not %.80q", ErrName, name)
+	}
+	return nil
+}
+
+// Authority is a private certificate authority: a folder with its certificate and its key.
+type Authority struct {
+	folder string
+	cert   *x509.Certificate
+	key    crypto.PrivateKey
+}
+
+// NewAuthority makes an authority in a folder. One that is there already stays as it is, and that is an error.
+func NewAuthority(folder string) error {
+	template, err := newTemplate("scuda CA", authorityYears)
+	if err != nil {
+		return err
+	}
+	template.IsCA, template.MaxPathLenZero = true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	return store(folder, AuthorityFile, AuthorityKeyFile, der, key)
+}
+
+// OpenAuthority opens the authority of a folder.
+func OpenAuthority(folder string) (*Authority, error) {
+	pair, err := Load(filepath.Join(folder, AuthorityFile), filepath.Join(folder, AuthorityKeyFile))
+	if err != nil {
+		return nil, err
+	}
+	return &Authority{folder: folder, cert: pair.Leaf, key: pair.PrivateKey}, nil
+}
+
+// Issue makes a certificate and its key, NAME.crt and NAME.key, in the authority's folder: for a server, which clients
+// reach by that name or address, or for a client, which is the tenant of that name.
+func (a *Authority) Issue(name string, server bool) (certFile, keyFile string, err error) {
+	if err := CheckName(name); err != nil && !(server && isAddress(name)) {
+		return "", "", err
+	}
+	template, err := newTemplate(name, issuedYears)
+	if err != nil {
+		return "", "", err
+	}
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if server {
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		nameOf(template, name)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", "", err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		return "", "", err
+	}
+	certFile, keyFile = name+".crt", name+".key"
+	if err := store(a.folder, certFile, keyFile, der, key); err != nil {
+		return "", "", err
+	}
+	return filepath.Join(a.folder, certFile), filepath.Join(a.folder, keyFile), nil
+}
+
+// Pool reads the authorities of a file.
+func Pool(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	p := x509.NewCertPool()
+	if !p.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%w: %s has none (PEM)", ErrFile, file)
+	}
+	return p, nil
+}
+
+// Trusting is how a client meets a server whose certificate an authority of the pool must have made for that name.
+func Trusting(pool *x509.CertPool, name string) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, ServerName: name}
+}
+
+// IsExist says whether an error of this package is that something is there already.
+func IsExist(err error) bool { return errors.Is(err, fs.ErrExist) }
