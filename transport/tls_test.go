@@ -307,7 +307,7 @@ func TestTLSErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			limit := 30 * time.Second
-			if c.kind == ErrTimeout {
+			if errors.Is(c.kind, ErrTimeout) {
 				limit = 100 * time.Millisecond
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)

@@ -162,14 +162,14 @@ func TestWithTheStandardLibrary(t *testing.T) {
 			if err := we.flush(); err != nil {
 				t.Fatal(err)
 			}
-			if n, err := they.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			if n, err := they.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 				t.Errorf("the farewell is read as %d, %v", n, err)
 			}
 			if err := they.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
-				if n, err := we.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+				if n, err := we.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 					t.Errorf("the peer's farewell is read as %d, %v", n, err)
 				}
 			}
