@@ -157,13 +157,17 @@ func (g *GPU) enterContext(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
 	return c, ok
 }
 
+func contextFlags(flags uint32) bool {
+	return flags&^uint32(cuda.CU_CTX_FLAGS_MASK) == 0 && flags&uint32(cuda.CU_CTX_SCHED_MASK) != 3
+}
+
 func (g *GPU) CuCtxCreate_v2(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) cuda.CUresult {
 	d, r := g.enterDevice(dev)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	if pctx == nil || flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0 || flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3 {
+	if pctx == nil || !contextFlags(flags) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if d.failure != ok {

@@ -4,8 +4,21 @@ import "scuda.dev/scuda/api/cuda"
 
 // The older names of calls that did not change.
 
+// CuCtxCreate is the form of times with 32 bits. The driver of an H200 checks its arguments and then says that there is
+// no memory.
 func (g *GPU) CuCtxCreate(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) cuda.CUresult {
-	return g.CuCtxCreate_v2(pctx, flags, dev)
+	d, r := g.enterDevice(dev)
+	if r != ok {
+		return r
+	}
+	defer g.mu.Unlock()
+	if pctx == nil || !contextFlags(flags) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	if d.failure != ok {
+		return d.failure
+	}
+	return cuda.CUDA_ERROR_OUT_OF_MEMORY
 }
 
 func (g *GPU) CuCtxDestroy(h cuda.CUcontext) cuda.CUresult { return g.CuCtxDestroy_v2(h) }

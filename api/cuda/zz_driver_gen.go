@@ -6,6 +6,7 @@ import "unsafe"
 
 // Driver has the functions of the library that the server calls by name. Pointers are to memory that holds no Go pointers.
 type Driver interface {
+	CuCtxCreate(pctx *CUcontext, flags uint32, dev CUdevice) CUresult
 	CuCtxCreate_v2(pctx *CUcontext, flags uint32, dev CUdevice) CUresult
 	CuCtxCreate_v3(pctx *CUcontext, paramsArray *CUexecAffinityParam, numParams int32, flags uint32, dev CUdevice) CUresult
 	CuCtxDestroy_v2(ctx CUcontext) CUresult
@@ -158,6 +159,11 @@ type Driver interface {
 type Unimplemented struct{}
 
 var _ Driver = Unimplemented{}
+
+// CuCtxCreate is not implemented.
+func (Unimplemented) CuCtxCreate(_ *CUcontext, _ uint32, _ CUdevice) CUresult {
+	return CUDA_ERROR_NOT_SUPPORTED
+}
 
 // CuCtxCreate_v2 is not implemented.
 func (Unimplemented) CuCtxCreate_v2(_ *CUcontext, _ uint32, _ CUdevice) CUresult {

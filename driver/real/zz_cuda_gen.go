@@ -22,6 +22,10 @@ var cudaForms = [cuda.Ops]form{
 	cuda.OpCuTexRefSetMipmapLevelClamp: {floats: [2]uint8{1, 2}},
 }
 
+func (d *driver) CuCtxCreate(a0 *cuda.CUcontext, a1 uint32, a2 cuda.CUdevice) cuda.CUresult {
+	return keep(d.invoke(cuda.OpCuCtxCreate, &words{address(a0), uint64(a1), uint64(uint32(a2))}), unsafe.Pointer(a0))
+}
+
 func (d *driver) CuCtxCreate_v2(a0 *cuda.CUcontext, a1 uint32, a2 cuda.CUdevice) cuda.CUresult {
 	return keep(d.invoke(cuda.OpCuCtxCreate_v2, &words{address(a0), uint64(a1), uint64(uint32(a2))}), unsafe.Pointer(a0))
 }

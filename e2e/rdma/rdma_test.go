@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"scuda.dev/scuda/transport/certificate"
 )
 
 var root = func() string { // the tests start in the repository's root or in this folder
@@ -95,7 +97,7 @@ func client(t *testing.T, addr string, args ...string) (cmd *exec.Cmd, log strin
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it says where it stands
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Join(root, "build/lib"), "SCUDA_SERVER="+addr,
-		"SCUDA_LOG=debug,file="+log,
+		"SCUDA_INSECURE=1", "SCUDA_LOG=debug,file="+log,
 		"SCUDA_TRANSPORT=rdma", "SCUDA_RDMA_DEVICE="+os.Getenv("RXE_DEV1"))
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -172,6 +174,34 @@ func TestRandomCopies(t *testing.T) {
 }
 
 const metricsAt = "127.0.0.1:9471"
+
+// A session with TLS uses RDMA, which nothing encrypts, where the operator trusts the fabric, and nowhere else.
+func TestTLS(t *testing.T) {
+	for fabric, up := range map[string]int{"trusted": 1, "untrusted": 0} {
+		t.Run(fabric, func(t *testing.T) {
+			state := t.TempDir()
+			cert, err := certificate.Keep(state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addr, _, _ := serve(t, "--tls", "always", "--state-dir", state, "--rdma-fabric", fabric, "--metrics", metricsAt)
+			cmd, log := client(t, addr, "random", "20", "1")
+			cmd.Env = append(cmd.Env, "SCUDA_FINGERPRINT="+certificate.Fingerprint(cert.Leaf), "SCUDA_TRANSPORT=auto")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			if n := count(t, log, pathUp); n < up || up == 0 && n != 0 {
+				t.Errorf("%d paths came up", n)
+			}
+			if up == 0 {
+				b, err := os.ReadFile(log)
+				if err != nil || !bytes.Contains(b, []byte("TLS")) {
+					t.Errorf("the log does not say why: %v\n%s", err, tail(b))
+				}
+			}
+		})
+	}
+}
 
 // metric reads a series of the server's metrics.
 func metric(t *testing.T, series string) float64 {

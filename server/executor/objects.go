@@ -106,7 +106,8 @@ func (ob *objects) leavePrimary(k *primaryContext) {
 	ob.entered, ob.enteredOK = nil, true
 }
 
-// createContext: cuCtxCreate(*ctx, flags, device) and its second form.
+// createContext: cuCtxCreate(*ctx, flags, device) and its second form. The driver's answer to the first one, which no
+// header has named for long, is its own.
 func (ob *objects) createContext(c *command) (cuda.CUresult, error) {
 	a := ob.args(c)
 	h, flags, dev := a.U64(), uint32(a.U64()), cuda.CUdevice(a.U64())
@@ -114,6 +115,9 @@ func (ob *objects) createContext(c *command) (cuda.CUresult, error) {
 		return 0, err
 	}
 	return ob.makeContext(h, dev, func(out *cuda.CUcontext) cuda.CUresult {
+		if c.Op == cuda.OpCuCtxCreate {
+			return ob.gpu.CuCtxCreate(out, flags, dev)
+		}
 		return ob.gpu.CuCtxCreate_v2(out, flags, dev)
 	})
 }
