@@ -169,6 +169,7 @@ func (o *Outbound) Rescued(p Piece) {
 	defer o.mu.Unlock()
 	o.takeBack(p)
 	o.sent(p.Transfer, p.N)
+	o.work.Ring()
 }
 
 // Changed is told by the preferred sender of a change of its state.
@@ -230,10 +231,24 @@ func (o *Outbound) await(so func() bool) {
 }
 
 // claimable says whether a fallback has something to send. What the preferred sender gave back goes first, so that on
-// every fallback pieces stand in the order of their commands; and nothing new goes that way before it is known what is
-// given back. mu is held.
+// every fallback pieces stand in the order of their commands; and nothing goes that way before it is known what of
+// earlier commands is given back: the receiver takes the pieces of one stream in turn, and would wait for ever. mu is
+// held.
 func (o *Outbound) claimable() bool {
-	return len(o.returned) > 0 || len(o.fresh) > 0 && o.outstanding == 0 && o.State() == Down
+	if len(o.returned) > 0 {
+		return !o.awaitsEarlier(o.returned[0].Transfer)
+	}
+	return len(o.fresh) > 0 && o.outstanding == 0 && o.State() == Down
+}
+
+// awaitsEarlier says whether the preferred sender has pieces of a transfer before t. mu is held.
+func (o *Outbound) awaitsEarlier(t *Transfer) bool {
+	for other := range o.unsettled {
+		if other.Seq < t.Seq {
+			return true
+		}
+	}
+	return false
 }
 
 // claim takes the next piece for a fallback. mu is held.

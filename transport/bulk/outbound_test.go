@@ -403,3 +403,69 @@ func TestDownloads(t *testing.T) {
 		}
 	})
 }
+
+// slow is a preferred sender that keeps the first piece and refuses the second, as one does whose path breaks.
+type slow struct {
+	bulk.Sender // what it has of others is not called
+	kept        chan bulk.Piece
+	sends       atomic.Int32
+	state       atomic.Int32
+}
+
+func (s *slow) State() bulk.State                    { return bulk.State(s.state.Load()) }
+func (s *slow) ChunkBytes() int                      { return piece }
+func (s *slow) Register([]byte) (bulk.Region, error) { return nil, nil }
+
+func (s *slow) Send(p bulk.Piece, _ bulk.Region) error {
+	if s.sends.Add(1) == 1 {
+		s.kept <- p
+		return nil
+	}
+	s.state.Store(int32(bulk.Settling))
+	return bulk.ErrDown
+}
+
+// noting is a fallback that says what it is given.
+type noting struct {
+	bulk.Sender
+	seqs chan uint64
+}
+
+func (n noting) Send(p bulk.Piece, _ bulk.Region) error {
+	n.seqs <- p.Transfer.Seq
+	return nil
+}
+
+// A piece that the preferred sender refused does not go by a fallback before one of an earlier command, of which it is
+// not known yet that it is lost: the receiver takes the pieces of a stream in turn.
+func TestRefusedBehindUnsettled(t *testing.T) {
+	var out bulk.Outbound
+	out.CutFrom(piece)
+	s := &slow{kept: make(chan bulk.Piece, 1)}
+	s.state.Store(int32(bulk.Up))
+	n := noting{seqs: make(chan uint64, 4)}
+	out.Fallback()
+	out.Prefer(s)
+	out.Add(&bulk.Transfer{Seq: 100, Data: make([]byte, 8)})
+	out.Add(&bulk.Transfer{Seq: 200, Data: make([]byte, 8)})
+	var wg sync.WaitGroup
+	wg.Go(out.FeedPreferred)
+	wg.Go(func() { _ = out.Feed(n) })
+	lost := <-s.kept
+	for s.State() == bulk.Up {
+		runtime.Gosched()
+	}
+	s.kept <- bulk.Piece{}  // it takes no more
+	for out.Pieces() != 1 { // the second one is back
+		runtime.Gosched()
+	}
+	s.state.Store(int32(bulk.Down))
+	out.Settled(lost, false)
+	for i, want := range []uint64{100, 200} {
+		if got := <-n.seqs; got != want {
+			t.Errorf("piece %d of the fallback is of command %d, want %d", i, got, want)
+		}
+	}
+	out.Fail(errors.New("over"))
+	wg.Wait()
+}
