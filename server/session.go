@@ -156,7 +156,9 @@ func (s *sessions) find(c arrival) *session {
 }
 
 // tickets is how many further connections a session may have for a purpose.
-var tickets = map[string]int{transport.KindCallback: 1, transport.KindRDMA: 1, transport.KindBulk: transport.MaxBulkConns}
+var tickets = map[string]int{
+	transport.KindCallback: 1, transport.KindRDMA: 1, transport.KindBulk: transport.MaxBulkConns,
+}
 
 // permits says whether a connection may join. A client of before there were tickets presents the secret.
 func (x *session) permits(c arrival) bool {

@@ -157,22 +157,31 @@ func (g *GPU) enterContext(h cuda.CUcontext) (*cudaContext, cuda.CUresult) {
 	return c, ok
 }
 
-func contextFlags(flags uint32) bool {
-	return flags&^uint32(cuda.CU_CTX_FLAGS_MASK) == 0 && flags&uint32(cuda.CU_CTX_SCHED_MASK) != 3
+// enterForContext checks what a context is asked for with, in the driver's order. g.mu is held where it succeeds.
+func enterForContext(g *GPU, pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) (*device, cuda.CUresult) {
+	d, r := g.enterDevice(dev)
+	if r != ok {
+		return nil, r
+	}
+	switch {
+	case pctx == nil, flags&^uint32(cuda.CU_CTX_FLAGS_MASK) != 0, flags&uint32(cuda.CU_CTX_SCHED_MASK) == 3:
+		r = cuda.CUDA_ERROR_INVALID_VALUE
+	default:
+		r = d.failure
+	}
+	if r != ok {
+		g.mu.Unlock()
+		return nil, r
+	}
+	return d, ok
 }
 
 func (g *GPU) CuCtxCreate_v2(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) cuda.CUresult {
-	d, r := g.enterDevice(dev)
+	d, r := enterForContext(g, pctx, flags, dev)
 	if r != ok {
 		return r
 	}
 	defer g.mu.Unlock()
-	if pctx == nil || !contextFlags(flags) {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	if d.failure != ok {
-		return d.failure
-	}
 	c := g.newContext(d, flags, false)
 	g.start(c)
 	t := g.thread()

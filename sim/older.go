@@ -2,22 +2,16 @@ package sim
 
 import "scuda.dev/scuda/api/cuda"
 
-// The older names of calls that did not change.
+// The older names of calls that did not change, and one that did.
 
 // CuCtxCreate is the form of times with 32 bits. The driver of an H200 checks its arguments and then says that there is
 // no memory.
 func (g *GPU) CuCtxCreate(pctx *cuda.CUcontext, flags uint32, dev cuda.CUdevice) cuda.CUresult {
-	d, r := g.enterDevice(dev)
+	_, r := enterForContext(g, pctx, flags, dev)
 	if r != ok {
 		return r
 	}
-	defer g.mu.Unlock()
-	if pctx == nil || !contextFlags(flags) {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	if d.failure != ok {
-		return d.failure
-	}
+	g.mu.Unlock()
 	return cuda.CUDA_ERROR_OUT_OF_MEMORY
 }
 

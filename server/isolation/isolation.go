@@ -112,12 +112,13 @@ func Apply(m Mode, p Profile, realDriver bool) (Report, error) {
 	case realDriver && m == Auto:
 		r.note(NotDumpable, errUntried)
 		r.note(SystemCalls, errUntried)
-	case m == Log:
-		r.note(NotDumpable, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
-		r.note(SystemCalls+" in the log only", install(program(Forbidden(p), unix.Getpid(), true)))
 	default:
+		name := SystemCalls
+		if m == Log {
+			name += " in the log only"
+		}
 		r.note(NotDumpable, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
-		r.note(SystemCalls, install(program(Forbidden(p), unix.Getpid(), false)))
+		r.note(name, install(program(Forbidden(p), unix.Getpid(), m == Log)))
 	}
 	if m == Require && len(r.Missing) > 0 {
 		return r, fmt.Errorf("%w: %s; serve with --isolation auto to do without", ErrMissing, list(r.Missing))
