@@ -67,7 +67,7 @@ type testServer struct {
 	t       *testing.T
 	addr    string
 	token   []byte
-	metrics string // URL of the side port
+	metrics string // URL of the metrics port
 	log     *logBuffer
 	stop    context.CancelFunc
 	err     chan error

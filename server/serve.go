@@ -77,11 +77,11 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer s.order.Close()
-	side, err := s.openMetrics(ctx)
+	port, err := s.openMetrics(ctx)
 	if err != nil {
 		return err
 	}
-	defer side.Close()
+	defer port.Close()
 	warm, cool := context.WithCancel(ctx)
 	defer cool()
 	broken := make(chan error, 1)
@@ -110,7 +110,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		len(facts.Devices))
 	if cfg.Ready != nil {
 		cfg.Ready(Status{
-			Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: side.addr(),
+			Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: port.addr(),
 			Fingerprint: cfg.Tenants.Fingerprint(),
 		})
 	}

@@ -17,11 +17,11 @@ import (
 // gpuTimeout bounds how long a scrape waits for NVML.
 const gpuTimeout = 2 * time.Second
 
-// Bounds of the side port, which asks nobody for a token.
+// Bounds of the metrics port, which asks nobody for a token.
 const (
-	sidePlaces  = 64              // connections
-	sideIdle    = 2 * time.Minute // of a connection that is kept: longer than between two scrapes
-	sideWriting = 3 * time.Minute // of an answer: longer than a profile takes
+	metricsPlaces  = 64              // connections
+	metricsIdle    = 2 * time.Minute // of a connection that is kept: longer than between two scrapes
+	metricsWriting = 3 * time.Minute // of an answer: longer than a profile takes
 )
 
 // recent is how long what a scrape has asked for serves the next ones.
@@ -33,8 +33,8 @@ var (
 	errStarting = errors.New("starting: no worker has opened the driver yet")
 )
 
-// sidePort is the HTTP port beside the server's own; nil where none was asked for.
-type sidePort struct {
+// metricsPort is the HTTP port beside the server's own; nil where none was asked for.
+type metricsPort struct {
 	listener net.Listener
 	server   *http.Server
 	gpus     *gpuReader
@@ -42,7 +42,7 @@ type sidePort struct {
 }
 
 // openMetrics prepares the server's metrics and, where the configuration says so, the port that offers them.
-func (s *supervisor) openMetrics(ctx context.Context) (*sidePort, error) {
+func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 	build := metrics.Build{Version: Version(), Digest: digest[:12]}
 	if s.cfg.Metrics == "" {
 		s.metrics = metrics.NewServer(build, nil)
@@ -66,13 +66,14 @@ func (s *supervisor) openMetrics(ctx context.Context) (*sidePort, error) {
 		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w",
 			s.cfg.Metrics, err)
 	}
-	p := &sidePort{listener: l, gpus: gpus}
+	p := &metricsPort{listener: l, gpus: gpus}
 	p.server = &http.Server{
 		Handler:           s.metrics.Handler(s.readiness, s.cfg.Profiles),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: sideWriting, IdleTimeout: sideIdle,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: metricsWriting, IdleTimeout: metricsIdle,
 		MaxHeaderBytes: 16 << 10,
 	}
-	p.done.Go(func() { _ = p.server.Serve(door.Listen(l, sidePlaces)) })
+	p.done.Go(func() { _ = p.server.Serve(door.Listen(l, metricsPlaces)) })
 	s.log.Info("metrics", "address", l.Addr().String())
 	return p, nil
 }
@@ -112,7 +113,7 @@ func (s *supervisor) readiness() error {
 	return nil
 }
 
-func (p *sidePort) addr() net.Addr {
+func (p *metricsPort) addr() net.Addr {
 	if p == nil {
 		return nil
 	}
@@ -120,7 +121,7 @@ func (p *sidePort) addr() net.Addr {
 }
 
 // Close ends the port.
-func (p *sidePort) Close() {
+func (p *metricsPort) Close() {
 	if p == nil {
 		return
 	}

@@ -17,7 +17,7 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// get reads a page of the side port.
+// get reads a page of the metrics port.
 func (s *testServer) get(path string) (int, string) {
 	s.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -93,11 +93,11 @@ func TestMetricsAddressInUse(t *testing.T) {
 	}
 }
 
-// Connections to the side port that are kept take neither its places nor the server's descriptors.
+// Connections to the metrics port that are kept take neither its places nor the server's descriptors.
 func TestIdleScrapers(t *testing.T) {
 	s := serve(t, func(c *Config) { c.Metrics = "127.0.0.1:0" })
 	var kept []net.Conn
-	for range 2 * sidePlaces {
+	for range 2 * metricsPlaces {
 		c, err := net.Dial("tcp", strings.TrimPrefix(s.metrics, "http://"))
 		if err != nil {
 			t.Fatal(err)
