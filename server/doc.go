@@ -6,7 +6,7 @@
 // with it goes everything the session held. The supervisor itself never calls the driver.
 //
 //	connection ── preface ──▶ "cuda": welcome, then the descriptor goes to a warm worker
-//	                          "side": joined to the session whose id and secret it names, same worker
+//	                          "side": the callback connection of the session whose id and secret it names, same worker
 //	                          "nvml": a worker that never initialises CUDA
 //	                          "info": answered here
 //

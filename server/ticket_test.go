@@ -42,7 +42,7 @@ func TestTickets(t *testing.T) {
 			seen.Ticket, _ = transport.Ticket(one.Secret, one.Session, seen.Purpose, 0, nil)
 			seen.Secret = ""
 			join("a ticket of no TLS connection", seen, s.tls == nil)
-			join("side", further(transport.KindCallback, 0, one), s.tls != nil)
+			join("callback", further(transport.KindCallback, 0, one), s.tls != nil)
 			join("again", further(transport.KindCallback, 0, one), false)
 			join("the other's", further(transport.KindCallback, 0, two), true)
 			join("bulk", further(transport.KindBulk, 0, one), true)

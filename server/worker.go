@@ -428,5 +428,5 @@ func (w *worker) join(m *handoff.Message) error {
 	case msgRDMA:
 		return s.AttachRDMA(c)
 	}
-	return s.AttachSide(c)
+	return s.AttachCallback(c)
 }

@@ -71,7 +71,7 @@ func (t *transfers) attach(c net.Conn, count int) error {
 // failed ends the use of the bulk connections, and the session if something was under way on them.
 func (t *transfers) failed(err error) {
 	if t.fail(err) {
-		t.loop.sideFailed("go on with a copy", fmt.Errorf("%w: %w", errBulk, err))
+		t.loop.clientFailed("go on with a copy", fmt.Errorf("%w: %w", errBulk, err))
 	}
 }
 
@@ -94,7 +94,7 @@ func (t *transfers) fail(err error) (lost bool) {
 
 // close ends the connections, once those who use them have seen the end. The link has ended before.
 func (t *transfers) close() {
-	t.fail(errSideClosed)
+	t.fail(errCallbackClosed)
 	t.out.Abandon() // the link is closed
 	t.done.Wait()
 	t.mu.Lock()
@@ -156,6 +156,6 @@ func (h *pathHandler) Changed() {
 
 func (h *pathHandler) Broken(err error, underWay bool) {
 	if underWay {
-		h.loop.sideFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errBulk, err))
+		h.loop.clientFailed("go on with a copy", fmt.Errorf("%w: RDMA's control connection: %w", errBulk, err))
 	}
 }

@@ -14,18 +14,18 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// sideTimeout bounds how long a host function waits for the client to open the side connection.
-const sideTimeout = 15 * time.Second
+// callbackTimeout bounds how long a host function waits for the client to open the callback connection.
+const callbackTimeout = 15 * time.Second
 
 var (
-	errSideClosed  = errors.New("the session's side connection is closed")
-	errSideMissing = errors.New("the client did not open its side connection")
+	errCallbackClosed  = errors.New("the session's callback connection is closed")
+	errCallbackMissing = errors.New("the client did not open its callback connection")
 )
 
-// side is the connection over which work on the GPU's streams asks the client for something and waits for it: a host
-// function's run, or the bytes of a deferred upload. Each request blocks only the driver's thread that made it. A
+// callbackConn is the connection over which work on the GPU's streams asks the client for something and waits for it: a
+// host function's run, or the bytes of a deferred upload. Each request blocks only the driver's thread that made it. A
 // stream stands still meanwhile, so whoever waits for the other end looks for a moment before it sleeps.
-type side struct {
+type callbackConn struct {
 	mu      sync.Mutex // guards what follows
 	line    *transport.Line
 	seq     uint64
@@ -48,93 +48,93 @@ type request struct {
 	over transport.Bell // rung once
 }
 
-func newSide() *side {
-	return &side{waiting: make(map[uint64]*request), there: make(chan struct{}), closed: make(chan struct{})}
+func newCallbackConn() *callbackConn {
+	return &callbackConn{waiting: make(map[uint64]*request), there: make(chan struct{}), closed: make(chan struct{})}
 }
 
-// attach gives the side its connection. There is one only; a second is refused.
-func (s *side) attach(c net.Conn) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// attach takes the connection. There is one only; a second is refused.
+func (c *callbackConn) attach(conn net.Conn) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
-	case s.err != nil:
-		c.Close()
-		return s.err
-	case s.line != nil:
-		c.Close()
-		return errors.New("the session has a side connection already")
+	case c.err != nil:
+		conn.Close()
+		return c.err
+	case c.line != nil:
+		conn.Close()
+		return errors.New("the session has a callback connection already")
 	}
-	line, err := transport.NewLine(c)
+	line, err := transport.NewLine(conn)
 	if err != nil {
 		return err
 	}
-	s.line = line
-	close(s.there)
-	s.reader.Go(func() {
+	c.line = line
+	close(c.there)
+	c.reader.Go(func() {
 		runtime.LockOSThread()
-		s.fail(s.read(line))
-		s.release()
+		c.fail(c.read(line))
+		c.release()
 	})
 	return nil
 }
 
-// fail ends the side: everybody who waits is woken, by the reader if there is one, which may be about to store an
+// fail ends the connection: everybody who waits is woken, by the reader if there is one, which may be about to store an
 // answer.
-func (s *side) fail(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err != nil {
+func (c *callbackConn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
 		return
 	}
-	s.err = err
-	close(s.closed)
-	if s.line != nil {
-		s.line.Shutdown()
+	c.err = err
+	close(c.closed)
+	if c.line != nil {
+		c.line.Shutdown()
 	}
 }
 
 // release tells those who wait that no answer will come.
-func (s *side) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for seq, r := range s.waiting {
-		delete(s.waiting, seq)
-		r.err = s.err
+func (c *callbackConn) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for seq, r := range c.waiting {
+		delete(c.waiting, seq)
+		r.err = c.err
 		r.over.Ring()
 	}
 }
 
-// close ends the side and waits for its reader.
-func (s *side) close() {
-	s.fail(errSideClosed)
-	s.reader.Wait()
-	if s.line != nil {
-		s.write.Lock()
-		defer s.write.Unlock()
-		_ = s.line.Close()
+// close ends the connection and waits for its reader.
+func (c *callbackConn) close() {
+	c.fail(errCallbackClosed)
+	c.reader.Wait()
+	if c.line != nil {
+		c.write.Lock()
+		defer c.write.Unlock()
+		_ = c.line.Close()
 	}
 }
 
 // call sends a request and waits for its answer; a payload is stored in dst, which it must fill exactly.
-func (s *side) call(h transport.MessageHeader, payload []byte, want transport.MessageType, dst []byte) error {
+func (c *callbackConn) call(h transport.MessageHeader, payload []byte, want transport.MessageType, dst []byte) error {
 	select {
-	case <-s.there:
-	case <-s.closed:
-	case <-time.After(sideTimeout):
-		return errSideMissing
+	case <-c.there:
+	case <-c.closed:
+	case <-time.After(callbackTimeout):
+		return errCallbackMissing
 	}
-	s.mu.Lock()
-	if s.err != nil {
-		s.mu.Unlock()
-		return s.err
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return c.err
 	}
-	s.seq++
-	h.Seq = s.seq
+	c.seq++
+	h.Seq = c.seq
 	r := &request{want: want, dst: dst}
-	s.waiting[h.Seq] = r
-	s.mu.Unlock()
-	if err := s.send(h, payload); err != nil {
-		s.fail(err)
+	c.waiting[h.Seq] = r
+	c.mu.Unlock()
+	if err := c.send(h, payload); err != nil {
+		c.fail(err)
 	}
 	for r.over.Now() == 0 {
 		r.over.Await(0)
@@ -142,18 +142,18 @@ func (s *side) call(h transport.MessageHeader, payload []byte, want transport.Me
 	return r.err
 }
 
-func (s *side) send(h transport.MessageHeader, payload []byte) error {
-	s.write.Lock()
-	defer s.write.Unlock()
-	return s.line.Send(h, payload)
+func (c *callbackConn) send(h transport.MessageHeader, payload []byte) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	return c.line.Send(h, payload)
 }
 
-func (s *side) read(line *transport.Line) error {
+func (c *callbackConn) read(line *transport.Line) error {
 	const pingLimit = 4096
 	head, rest := make([]byte, transport.MessageHeaderSize), make([]byte, transport.Pad(pingLimit))
 	read := func(b []byte) error {
 		if err := line.ReadFull(b); err != nil {
-			return fmt.Errorf("%w: %w", errSideClosed, err)
+			return fmt.Errorf("%w: %w", errCallbackClosed, err)
 		}
 		return nil
 	}
@@ -167,9 +167,9 @@ func (s *side) read(line *transport.Line) error {
 		}
 		switch h.Type {
 		case transport.MsgRan, transport.MsgPulled, transport.MsgPushed:
-			s.mu.Lock()
-			q, ok := s.waiting[h.Seq]
-			s.mu.Unlock()
+			c.mu.Lock()
+			q, ok := c.waiting[h.Seq]
+			c.mu.Unlock()
 			if !ok || q.want != h.Type || len(q.dst) != int(h.Len) {
 				return fmt.Errorf("%w: answer %v of %d bytes to request %d, which is not open or has another length", ErrProtocol,
 					h.Type, h.Len, h.Seq)
@@ -180,9 +180,9 @@ func (s *side) read(line *transport.Line) error {
 			if err := read(rest[:transport.Pad(len(q.dst))-len(q.dst)]); err != nil {
 				return err
 			}
-			s.mu.Lock()
-			delete(s.waiting, h.Seq)
-			s.mu.Unlock()
+			c.mu.Lock()
+			delete(c.waiting, h.Seq)
+			c.mu.Unlock()
 			q.over.Ring()
 		case transport.MsgPing, transport.MsgPong:
 			if h.Len > pingLimit {
@@ -196,49 +196,49 @@ func (s *side) read(line *transport.Line) error {
 				continue
 			}
 			h.Type = transport.MsgPong
-			if err := s.send(h, payload[:h.Len]); err != nil {
+			if err := c.send(h, payload[:h.Len]); err != nil {
 				return err
 			}
 		case transport.MsgFlush:
-			if h.Len != 0 || h.Seq <= s.flush.Load() {
-				return fmt.Errorf("%w: FLUSH %d with %d bytes after FLUSH %d", ErrProtocol, h.Seq, h.Len, s.flush.Load())
+			if h.Len != 0 || h.Seq <= c.flush.Load() {
+				return fmt.Errorf("%w: FLUSH %d with %d bytes after FLUSH %d", ErrProtocol, h.Seq, h.Len, c.flush.Load())
 			}
-			s.flush.Store(h.Seq)
-			s.flushed(h.Seq)
+			c.flush.Store(h.Seq)
+			c.flushed(h.Seq)
 		default:
-			return fmt.Errorf("%w: message %v on the side connection", ErrProtocol, h.Type)
+			return fmt.Errorf("%w: message %v on the callback connection", ErrProtocol, h.Type)
 		}
 	}
 }
 
 // run has the client run a host function.
-func (s *side) run(registration uint64, callback bool, status int32) error {
+func (c *callbackConn) run(registration uint64, callback bool, status int32) error {
 	h := transport.MessageHeader{Type: transport.MsgRun, Aux: registration, Result: status}
 	if callback {
 		h.Flags = 1
 	}
-	return s.call(h, nil, transport.MsgRan, nil)
+	return c.call(h, nil, transport.MsgRan, nil)
 }
 
 // pull fetches len(dst) bytes of a registered source from an offset that is a multiple of [transport.PullUnit].
-func (s *side) pull(source uint32, offset uint64, dst []byte, last bool) error {
+func (c *callbackConn) pull(source uint32, offset uint64, dst []byte, last bool) error {
 	h := transport.MessageHeader{
 		Type: transport.MsgPull, ID: source, Aux: uint64(len(dst)), Result: int32(offset / transport.PullUnit),
 	}
 	if last {
 		h.Flags = 1
 	}
-	return s.call(h, nil, transport.MsgPulled, dst)
+	return c.call(h, nil, transport.MsgPulled, dst)
 }
 
 // push stores a piece of a captured download with the client and waits until it is there.
-func (s *side) push(transfer uint32, offset uint64, data []byte) error {
-	return s.call(transport.MessageHeader{Type: transport.MsgPush, ID: transfer, Aux: offset}, data, transport.MsgPushed,
+func (c *callbackConn) push(transfer uint32, offset uint64, data []byte) error {
+	return c.call(transport.MessageHeader{Type: transport.MsgPush, ID: transfer, Aux: offset}, data, transport.MsgPushed,
 		nil)
 }
 
-// sideFailed ends the session: what the stream needed from the client will never come.
-func (s *Session) sideFailed(what string, err error) {
+// clientFailed ends the session: what the stream needed from the client will never come.
+func (s *Session) clientFailed(what string, err error) {
 	select {
 	case <-s.stopped: // the session is over anyway
 	default:
@@ -271,12 +271,12 @@ func (s *Session) hostFunc(c *command) (cuda.CUresult, error) {
 		return r, nil
 	}
 	return s.ask(st, func() {
-		if err := s.side.run(registration, callback, 0); err != nil {
-			s.sideFailed("run a host function", err)
+		if err := s.callback.run(registration, callback, 0); err != nil {
+			s.clientFailed("run a host function", err)
 		}
 	}), nil
 }
 
-// ask enqueues a function that asks the client for something over the side connection. It runs on a thread of the
+// ask enqueues a function that asks the client for something over the callback connection. It runs on a thread of the
 // driver's, and makes no call of the driver.
 func (b *base) ask(st *stream, f func()) cuda.CUresult { return b.gpu.HostFunc(st.real, f) }

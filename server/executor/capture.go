@@ -219,8 +219,8 @@ func (g *graphs) capturePieces(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
 	for off := uint64(0); off < p.Bytes && r == cuda.CUDA_SUCCESS; off += pullMost {
 		at, piece := off, mem[:min(pullMost, p.Bytes-off)]
 		end := g.newHostEnd(transport.ForgetSource, 0, func() {
-			if err := g.side.pull(source, at, piece, false); err != nil {
-				g.loop.sideFailed("fetch the source of a captured upload", err)
+			if err := g.callback.pull(source, at, piece, false); err != nil {
+				g.loop.clientFailed("fetch the source of a captured upload", err)
 			}
 		})
 		if off == 0 { // all belong to one graph, and end with it
@@ -233,9 +233,9 @@ func (g *graphs) capturePieces(p *wire.CopyH2DPull, st *stream) cuda.CUresult {
 	return r
 }
 
-// captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the side connection,
-// so that what follows on the stream finds them with the client. Its buffer is its own, since the graph may run at any
-// time.
+// captureD2H captures a download: whenever the graph runs, its data are sent in stream order, over the callback
+// connection, so that what follows on the stream finds them with the client. Its buffer is its own, since the graph may
+// run at any time.
 func (g *graphs) captureD2H(p *wire.CopyD2H, st *stream) cuda.CUresult {
 	if p.Bytes == 0 {
 		return cuda.CUDA_SUCCESS

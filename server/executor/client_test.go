@@ -53,11 +53,11 @@ type client struct {
 	slot      uint64
 	context   uint64
 
-	side     net.Conn
-	hostFns  map[uint64]func()
-	sources  map[uint32][]byte
-	dropped  map[uint32]int
-	sideDone chan struct{}
+	callback     net.Conn
+	hostFns      map[uint64]func()
+	sources      map[uint32][]byte
+	dropped      map[uint32]int
+	callbackDone chan struct{}
 }
 
 type message struct {
@@ -161,9 +161,9 @@ func connectBare(t testing.TB, options ...option) *client {
 	t.Cleanup(func() {
 		c.conn.Close()
 		c.wait()
-		if c.side != nil {
-			c.side.Close()
-			<-c.sideDone
+		if c.callback != nil {
+			c.callback.Close()
+			<-c.callbackDone
 		}
 		<-c.lost
 		s.Free()
@@ -231,17 +231,17 @@ func (c *client) read() {
 	}
 }
 
-// openSide opens the side connection and answers on it.
-func (c *client) openSide() {
+// openCallback opens the callback connection and answers on it.
+func (c *client) openCallback() {
 	c.t.Helper()
 	fd, conn := fdPair(c.t)
 	theirs := fileConn(c.t, fd)
-	if err := c.session.AttachSide(theirs); err != nil {
+	if err := c.session.AttachCallback(theirs); err != nil {
 		c.t.Fatal(err)
 	}
-	c.side, c.sideDone = conn, make(chan struct{})
+	c.callback, c.callbackDone = conn, make(chan struct{})
 	go func() {
-		defer close(c.sideDone)
+		defer close(c.callbackDone)
 		head := make([]byte, transport.MessageHeaderSize)
 		for {
 			if _, err := io.ReadFull(conn, head); err != nil {
@@ -249,7 +249,7 @@ func (c *client) openSide() {
 			}
 			h, _, err := transport.ParseMessage(head)
 			if err != nil || h.Len != 0 && h.Type != transport.MsgPush {
-				c.t.Errorf("side: %+v %v", h, err)
+				c.t.Errorf("callback: %+v %v", h, err)
 				return
 			}
 			out := transport.MessageHeader{Type: transport.MsgRan, Seq: h.Seq}
@@ -455,7 +455,7 @@ func (c *client) asyncDownload(id uint32, dst []byte, src, stream uint64, flags 
 	c.send(wire.OpCopyD2H, wire.Bytes(&p))
 }
 
-// hostFunc enqueues f, which runs on the side connection's goroutine.
+// hostFunc enqueues f, which runs on the callback connection's goroutine.
 func (c *client) hostFunc(stream uint64, registration uint64, f func()) {
 	c.t.Helper()
 	c.mu.Lock()

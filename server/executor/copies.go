@@ -14,10 +14,10 @@ import "time"
 //
 // Locks: all of it belongs to the executor's thread, but for this. transfers.mu guards which connections there are.
 // Chunks under way belong to transfers.in and transfers.out, which have locks of their own. lateDownloads.mu guards
-// asynchronous downloads, since the reader of the side connection sends them as well. path.openMu guards whether RDMA
-// is opened; the goroutine that opens it hands the rest of path over by path.there. slot.free is atomic: whoever has
-// sent a slot's bytes stores it. lateDownloads.mu or transfers.mu are taken before locks of package bulk and of RDMA's
-// link, and these before output.mu. No call of the driver is made while one is held.
+// asynchronous downloads, since the reader of the callback connection sends them as well. path.openMu guards whether
+// RDMA is opened; the goroutine that opens it hands the rest of path over by path.there. slot.free is atomic: whoever
+// has sent a slot's bytes stores it. lateDownloads.mu or transfers.mu are taken before locks of package bulk and of
+// RDMA's link, and these before output.mu. No call of the driver is made while one is held.
 type copies struct {
 	*base
 
@@ -26,32 +26,32 @@ type copies struct {
 	path      path
 	uploads   uploads
 	downloads downloads
-	side      *side
+	callback  *callbackConn
 }
 
 // copiesLoop is what it asks of the loop.
 type copiesLoop interface {
-	nap() error                         // lets a moment pass; the error says that the session is over
-	napAfter(quiet time.Duration) error // the same for what has been awaited for some time already
-	sideFailed(what string, err error)  // ends the session; from any thread
+	nap() error                          // lets a moment pass; the error says that the session is over
+	napAfter(quiet time.Duration) error  // the same for what has been awaited for some time already
+	clientFailed(what string, err error) // ends the session; from any thread
 }
 
 // begin prepares it where it lies, since its parts know each other's addresses.
 func (cs *copies) begin(s *Session, cfg Config) {
-	cs.base, cs.side = &s.base, s.side
+	cs.base, cs.callback = &s.base, s.callback
 	cs.bulk = newTransfers(s, cfg.Metrics)
 	cs.staging = staging{base: &s.base, loop: s}
 	cs.path.base, cs.path.bulk, cs.path.staging = &s.base, cs.bulk, &cs.staging
 	cs.path.loop, cs.path.count, cs.path.device, cs.path.wish = s, min(cfg.RDMASlots, MaxRDMASlots), cfg.RDMADevice,
 		cfg.GPUDirect
 	cs.uploads = uploads{
-		base: &s.base, loop: s, in: &s.in, side: s.side, graphs: &s.graphs, hostmem: &s.hostmem,
+		base: &s.base, loop: s, in: &s.in, callback: s.callback, graphs: &s.graphs, hostmem: &s.hostmem,
 		staging: &cs.staging, bulk: cs.bulk, path: &cs.path,
 	}
 	d := &cs.downloads
 	d.base, d.loop, d.out, d.graphs, d.hostmem, d.printf = &s.base, s, &s.out, &s.graphs, &s.hostmem, &s.printf
 	d.staging, d.bulk, d.path = &cs.staging, cs.bulk, &cs.path
-	s.side.flushed = d.flush
+	s.callback.flushed = d.flush
 }
 
 // pending says whether anything has to be looked at between commands.
@@ -59,11 +59,11 @@ func (cs *copies) pending() bool {
 	d := &cs.downloads
 	return d.underWay > 0 || len(d.endings) > 0 || len(cs.path.busy) > 0 ||
 		cs.path.link() != nil && cs.path.direct != nil && cs.bulk.out.Pieces() > 0 ||
-		cs.side.flush.Load() != d.late.flushed.Load()
+		cs.callback.flush.Load() != d.late.flushed.Load()
 }
 
 // stop ends what is on its way. Any thread may call it.
-func (cs *copies) stop() { cs.bulk.fail(errSideClosed) }
+func (cs *copies) stop() { cs.bulk.fail(errCallbackClosed) }
 
 // close ends the connections, once those who use them have seen the end.
 func (cs *copies) close() {

@@ -157,7 +157,7 @@ func TestTrialsBehindBusyStream(t *testing.T) {
 					t.Errorf("the stream was not busy: %v", r)
 				}
 			}
-			c.openSide()
+			c.openCallback()
 			c.sync(0)
 			until(t, "there is a link", c.session.copies.path.there.Load)
 			if err := c.session.AttachRDMA(control); err == nil {
@@ -370,7 +370,7 @@ func TestDirectSlots(t *testing.T) {
 		defer link.mu.Unlock()
 		return bytes.Equal(link.got, data)
 	})
-	s.copies.bulk.fail(errSideClosed)
+	s.copies.bulk.fail(errCallbackClosed)
 	<-fed
 	if tcp.chunks < 3 {
 		t.Errorf("%d chunks went over TCP", tcp.chunks)

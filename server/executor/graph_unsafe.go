@@ -22,13 +22,13 @@ import (
 //
 // Locks: endedMu guards ended, to which threads of the driver add, and no call of the driver is made while it is
 // held. destructors counts goroutines. fetchSource, sendRowsOf and the functions of nodes run on threads of the
-// driver's; they use side and sideFailed only, which have their own locks. Everything else belongs to the executor's
-// thread.
+// driver's; they use callback and clientFailed only, which have their own locks. Everything else belongs to the
+// executor's thread.
 type graphs struct {
 	*base
-	loop graphsLoop
-	side *side
-	out  *output
+	loop     graphsLoop
+	callback *callbackConn
+	out      *output
 
 	deviceGraphs map[uint64]uint64    // executable graphs that kernels may launch: the driver's handles
 	hostEnds     map[uintptr]*hostEnd // user data of a host function in graphs: what it belongs to
@@ -43,14 +43,14 @@ type graphsLoop interface {
 	nap() error // lets a moment pass; the error says that the session is over
 	layoutOf(function uint64) (*layout, cuda.CUresult)
 	kernelArguments(f *layout, packed []byte) unsafe.Pointer
-	isIdle() bool                      // no context has any work
-	notePools()                        // memory pools are in use from now on
-	sideFailed(what string, err error) // ends the session; from any thread
+	isIdle() bool                        // no context has any work
+	notePools()                          // memory pools are in use from now on
+	clientFailed(what string, err error) // ends the session; from any thread
 }
 
 func newGraphs(s *Session) graphs {
 	return graphs{
-		base: &s.base, loop: s, side: s.side, out: &s.out,
+		base: &s.base, loop: s, callback: s.callback, out: &s.out,
 		deviceGraphs: make(map[uint64]uint64), hostEnds: make(map[uintptr]*hostEnd),
 	}
 }
@@ -219,8 +219,8 @@ func (g *graphs) addChildGraph(c *command) (cuda.CUresult, error) {
 // functionEnd is a function of the client's for graphs; getters of its nodes find it again.
 func (g *graphs) functionEnd(registration uint64) *hostEnd {
 	return g.newHostEnd(transport.ForgetFunction, registration, func() {
-		if err := g.side.run(registration, false, 0); err != nil {
-			g.loop.sideFailed("run a host function", err)
+		if err := g.callback.run(registration, false, 0); err != nil {
+			g.loop.clientFailed("run a host function", err)
 		}
 	})
 }

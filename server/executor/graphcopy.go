@@ -360,8 +360,8 @@ func (g *graphs) attachToCapture(st *stream, end *hostEnd) cuda.CUresult {
 func (g *graphs) fetchSource(source uint32, mem []byte, last bool) {
 	for off := 0; off < len(mem); off += pullMost {
 		end := min(off+pullMost, len(mem))
-		if err := g.side.pull(source, uint64(off), mem[off:end], last && end == len(mem)); err != nil {
-			g.loop.sideFailed("fetch the source of a copy", err)
+		if err := g.callback.pull(source, uint64(off), mem[off:end], last && end == len(mem)); err != nil {
+			g.loop.clientFailed("fetch the source of a copy", err)
 			return
 		}
 	}
@@ -379,8 +379,8 @@ func (g *graphs) sendRowsOf(transfer uint32, mem []byte, b rows) {
 		for y := range b.height {
 			start := (z*b.slice + y) * b.pitch
 			for off := start; off < start+b.width; off += transport.MaxPush {
-				if err := g.side.push(transfer, off, mem[off:min(off+transport.MaxPush, start+b.width)]); err != nil {
-					g.loop.sideFailed("send a copy in a graph", err)
+				if err := g.callback.push(transfer, off, mem[off:min(off+transport.MaxPush, start+b.width)]); err != nil {
+					g.loop.clientFailed("send a copy in a graph", err)
 					return
 				}
 			}

@@ -93,7 +93,7 @@ func TestGraphsLetGo(t *testing.T) {
 			g := &tally{GPU: openSim(t)}
 			c := connect(t, func(cfg *Config) { cfg.GPU = g })
 			c.keepLog = true
-			c.openSide()
+			c.openCallback()
 			c.mu.Lock()
 			c.transfers[1<<16], c.sources[1<<16], c.hostFns[4] = make([]byte, n), make([]byte, n), func() {}
 			c.mu.Unlock()
@@ -143,7 +143,7 @@ func TestGraphMemoryIsBounded(t *testing.T) {
 	const n = 24 << 20
 	g := &tally{GPU: openSim(t)}
 	c := connect(t, func(cfg *Config) { cfg.GPU = g })
-	c.openSide()
+	c.openCallback()
 	st, buf := c.stream(1), c.alloc(n)
 	var graphs []uint64
 	for range 5 {

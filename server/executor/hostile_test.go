@@ -254,13 +254,13 @@ func TestSlowReader(t *testing.T) {
 func TestSideConnectionIsNeeded(t *testing.T) {
 	c := connect(t)
 	c.hostFunc(0, 1, func() {})
-	c.session.side.fail(errSideClosed)
+	c.session.callback.fail(errCallbackClosed)
 	if err := c.wait(); !errors.Is(err, ErrGone) {
 		t.Fatal(err)
 	}
 }
 
-func TestHostileSide(t *testing.T) {
+func TestHostileCallback(t *testing.T) {
 	for name, m := range map[string]transport.MessageHeader{
 		"answer to nothing": {Type: transport.MsgRan, Seq: 99},
 		"too many bytes":    {Type: transport.MsgPulled, Seq: 1, Len: 1 << 20},
@@ -273,7 +273,7 @@ func TestHostileSide(t *testing.T) {
 			c := connect(t)
 			fd, conn := fdPair(t)
 			theirs := fileConn(t, fd)
-			if err := c.session.AttachSide(theirs); err != nil {
+			if err := c.session.AttachCallback(theirs); err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()

@@ -12,9 +12,9 @@ import (
 // Work of the GPU may wait for the client (see [base.ask]), and the client, before it does what it is asked for, for
 // downloads that the GPU had finished before that: it sends FLUSH. The executor must not be needed for the answer. The
 // driver holds it up in many calls until the context's work is over, and what waits here is part of that. So the thread
-// that reads the side connection sends those downloads itself, and makes no call of the driver: behind the last chunk
-// of an asynchronous download the GPU writes a number to page-locked memory. What is ordered behind the download is
-// ordered behind that word, too.
+// that reads the callback connection sends those downloads itself, and makes no call of the driver: behind the last
+// chunk of an asynchronous download the GPU writes a number to page-locked memory. What is ordered behind the download
+// is ordered behind that word, too.
 
 // lateDownloads are the asynchronous downloads whose ends have not been told. No call of the driver is made while mu is
 // held.
@@ -192,7 +192,7 @@ func (d *downloads) answerFlush(asked uint64) bool {
 	return true
 }
 
-// flush answers FLUSH on the thread that reads the side connection, whatever call holds the executor.
+// flush answers FLUSH on the thread that reads the callback connection, whatever call holds the executor.
 func (d *downloads) flush(asked uint64) {
 	d.late.mu.Lock()
 	if d.sendLate() {

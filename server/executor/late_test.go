@@ -57,7 +57,7 @@ func TestFlushWhileHeld(t *testing.T) {
 				g = test.gpu(g)
 			}
 			c := connect(t, func(cfg *Config) { cfg.GPU = g })
-			c.openSide()
+			c.openCallback()
 			c.keepLog = true
 			chunks, got := &collector{}, make([]byte, test.bytes)
 			if test.bulk {
@@ -101,7 +101,7 @@ func TestFlushWhileHeld(t *testing.T) {
 
 // flush sends FLUSH and gives the messages that came before its answer, nil where that does not come.
 func (c *client) flush(n uint64) []transport.MessageHeader {
-	if _, err := c.side.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}.Append(nil)); err != nil {
+	if _, err := c.callback.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}.Append(nil)); err != nil {
 		c.t.Error(err)
 		return nil
 	}

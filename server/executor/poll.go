@@ -17,7 +17,7 @@ func (s *Session) poll() bool {
 	s.launchAll()
 	s.enterAny()
 	progress := false
-	asked := s.side.flush.Load() // before the look at the downloads
+	asked := s.callback.flush.Load() // before the look at the downloads
 	ready := s.waits.gatherFired()
 	if s.pollProgress() {
 		progress = true

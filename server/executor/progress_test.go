@@ -58,7 +58,7 @@ func (c *client) untilTold(handle, at uint64) {
 
 func TestProgressOfEventsAndStreams(t *testing.T) {
 	c := watching(t)
-	c.openSide()
+	c.openCallback()
 	s, e := c.stream(1), c.event()
 	for range 20 {
 		before := len(c.told(e))
@@ -85,7 +85,7 @@ func TestProgressOfEventsAndStreams(t *testing.T) {
 // An event that was recorded anew, or is gone, is not told of for what it was.
 func TestProgressOfAnotherMeaning(t *testing.T) {
 	c := watching(t)
-	c.openSide()
+	c.openCallback()
 	s, free, e, gone := c.stream(1), c.stream(1), c.event(), c.event()
 	hold := make(chan struct{})
 	c.hostFunc(s, 1, func() { <-hold })
@@ -108,7 +108,7 @@ func TestProgressOfAnotherMeaning(t *testing.T) {
 // reported.
 func TestProgressRefused(t *testing.T) {
 	c := watching(t)
-	c.openSide()
+	c.openCallback()
 	s, e := c.stream(1), c.event()
 	at := c.record(e, c.newHandle()) // no such stream
 	until(t, "the refusal", func() bool { return len(c.told(e)) == 1 })
@@ -352,7 +352,7 @@ func (p *recordingPath) Send(piece bulk.Piece, _ bulk.Region) error {
 // nothing.
 func TestDownloadsOfBusyStreams(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	const n = 12 << 20
 	k := collect(t, c.bulkLines(2))
 	s := c.session
@@ -502,7 +502,7 @@ func TestFlushBehindHostFunction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := connect(t)
-			c.openSide()
+			c.openCallback()
 			c.keepLog = true
 			st, mem, sent := c.stream(1), c.alloc(64), make(chan struct{})
 			c.hostFunc(st, 1, func() {
@@ -522,7 +522,7 @@ func TestFlushBehindHostFunction(t *testing.T) {
 // others.
 func TestFlush(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	c.keepLog = true
 	mem, a, b, e := c.alloc(4<<20), c.stream(1), c.stream(1), c.event()
 	const before, behind = transport.FirstTransfer, transport.FirstTransfer + 1
@@ -535,7 +535,7 @@ func TestFlush(t *testing.T) {
 	asked := make(chan struct{})
 	c.hostFunc(a, 1, func() {
 		defer close(asked)
-		if _, err := c.side.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: 1}.Append(nil)); err != nil {
+		if _, err := c.callback.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: 1}.Append(nil)); err != nil {
 			t.Error(err)
 		}
 		for end := time.Now().Add(deadline); at(transport.MsgFlushed, 0) < 0; runtime.Gosched() {

@@ -90,9 +90,9 @@ type Session struct {
 	conn transport.Conn
 	came int64 // when there was last something on the connection, by metrics.Now
 
-	in   input
-	out  output
-	side *side
+	in       input
+	out      output
+	callback *callbackConn
 
 	reader codec.Reader
 	writer *codec.Writer
@@ -129,7 +129,7 @@ func New(cfg Config) (*Session, error) {
 	s := &Session{
 		base:      newBase(cfg, table),
 		conn:      cfg.Conn,
-		side:      newSide(),
+		callback:  newCallbackConn(),
 		stopped:   make(chan struct{}),
 		noSupport: make(map[uint16]bool),
 	}
@@ -159,8 +159,8 @@ func New(cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// AttachSide gives the session its side connection.
-func (s *Session) AttachSide(c net.Conn) error { return s.side.attach(c) }
+// AttachCallback gives the session its callback connection.
+func (s *Session) AttachCallback(c net.Conn) error { return s.callback.attach(c) }
 
 // AttachBulk gives the session one of its count bulk connections.
 func (s *Session) AttachBulk(c net.Conn, count int) error { return s.copies.bulk.attach(c, count) }
@@ -181,7 +181,7 @@ func (s *Session) Calls() uint64 { return s.metrics.Calls() }
 func (s *Session) Stop() {
 	s.stopOnce.Do(func() { close(s.stopped) })
 	s.conn.Shutdown()
-	s.side.fail(errSideClosed)
+	s.callback.fail(errCallbackClosed)
 	s.copies.stop()
 }
 
@@ -200,7 +200,7 @@ func (s *Session) Run() error {
 	}
 	s.sendRest()
 	s.Stop()
-	s.side.close()
+	s.callback.close()
 	s.copies.close()
 	s.out.pumps.Wait()
 	s.conn.Close()

@@ -40,7 +40,7 @@ func TestCopiesOfAllSizes(t *testing.T) {
 // An upload by the synchronous form must be seen by work on any stream.
 func TestSynchronousUploadIsSeenByNonBlockingStreams(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	st := c.stream(1)
 	const n = 1 << 20
 	dst := c.alloc(n)
@@ -157,7 +157,7 @@ func TestFirstFailureOfUnansweredCallsIsReportedOnce(t *testing.T) {
 // A thread that waits does not keep others from working.
 func TestWaitsDoNotBlockOtherThreads(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	busy, free := c.stream(1), c.stream(1)
 	hold := make(chan struct{})
 	c.hostFunc(busy, 1, func() { <-hold })
@@ -213,7 +213,7 @@ func TestDownloadsArriveBeforeTheAnswersThatCoverThem(t *testing.T) {
 
 func TestDeferredUploadTakesWhatStandsThereWhenItsTurnComes(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	st := c.stream(1)
 	const n = pullMost + 100
 	source := pattern(n, 1)
@@ -235,7 +235,7 @@ func TestDeferredUploadTakesWhatStandsThereWhenItsTurnComes(t *testing.T) {
 
 func TestEventThatIsRecordedAnewOrDestroyedWhileSomebodyWaits(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	for name, change := range map[string]func(event, other uint64){
 		"recorded":  func(event, other uint64) { c.send(cuda.OpCuEventRecord, words(event, other)) },
 		"destroyed": func(event, other uint64) { c.send(cuda.OpCuEventDestroy_v2, words(event)) },
@@ -262,7 +262,7 @@ func TestEventThatIsRecordedAnewOrDestroyedWhileSomebodyWaits(t *testing.T) {
 
 func TestPerThreadStreams(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	hold := make(chan struct{})
 	c.wmu.Lock()
 	c.hostFns[1] = func() { <-hold }
@@ -294,7 +294,7 @@ func TestPerThreadStreams(t *testing.T) {
 
 func TestCaptureAndReplay(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	st := c.stream(1)
 	const n = 2*largeBytes + 10
 	source := pattern(n, 1)
@@ -458,7 +458,7 @@ func TestManyThreads(t *testing.T) {
 
 func TestClientDies(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	never := make(chan struct{})
 	t.Cleanup(func() { close(never) })
 	c.hostFunc(0, 1, func() { <-never })
@@ -473,7 +473,7 @@ func TestClientDies(t *testing.T) {
 // Copies that wait for a busy stream take more staging memory instead of holding up everything behind them.
 func TestCopiesOnABusyStreamDoNotBlockOthers(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	busy := c.stream(1)
 	const n = 20 * largeBytes
 	src, dst := c.alloc(n), c.alloc(n)

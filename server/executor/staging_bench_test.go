@@ -143,7 +143,7 @@ func measureStaging(gpu cuda.GPU, bytes, slots, feeders, rounds int) (*stagingRe
 	sinks := sync.WaitGroup{}
 	sinks.Go(func() { _ = s.copies.bulk.out.Feed(sink) })
 	defer sinks.Wait()
-	defer s.copies.bulk.fail(errSideClosed)
+	defer s.copies.bulk.fail(errCallbackClosed)
 	s.copies.bulk.ready.Store(true)
 
 	result := &stagingResult{Bytes: bytes, Slots: slots, Feeders: feeders}

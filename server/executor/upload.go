@@ -22,14 +22,14 @@ const (
 // gets there. What comes behind a command on the main connection may also be a module's image.
 type uploads struct {
 	*base
-	loop    copiesLoop
-	in      *input
-	side    *side
-	graphs  *graphs
-	hostmem *hostmem
-	staging *staging
-	bulk    *transfers
-	path    *path
+	loop     copiesLoop
+	in       *input
+	callback *callbackConn
+	graphs   *graphs
+	hostmem  *hostmem
+	staging  *staging
+	bulk     *transfers
+	path     *path
 
 	incoming *incoming // nil: what comes next is a command
 }
@@ -281,8 +281,8 @@ func (u *uploads) copyH2DPull(c *command) (cuda.CUresult, error) {
 		piece := buf.mem[:min(uint64(len(buf.mem)), p.Bytes-off)]
 		at, last := off, off+uint64(len(piece)) == p.Bytes
 		r = u.ask(st, func() {
-			if err := u.side.pull(source, at, piece, last); err != nil {
-				u.loop.sideFailed("fetch the source of a deferred upload", err)
+			if err := u.callback.pull(source, at, piece, last); err != nil {
+				u.loop.clientFailed("fetch the source of a deferred upload", err)
 			}
 		})
 		if r == cuda.CUDA_SUCCESS {

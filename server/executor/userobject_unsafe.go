@@ -21,8 +21,8 @@ func (g *graphs) userObject(c *command) (cuda.CUresult, error) {
 		go func() {
 			defer g.destructors.Add(-1)
 			g.gpu.DropNode(hook) // which has begun, and comes once
-			if err := g.side.run(registration, false, 0); err != nil {
-				g.loop.sideFailed("run the destructor of a user object", err)
+			if err := g.callback.run(registration, false, 0); err != nil {
+				g.loop.clientFailed("run the destructor of a user object", err)
 			}
 		}()
 	})

@@ -13,7 +13,7 @@ import (
 func TestWaitForDownload(t *testing.T) {
 	gpu := &counted{GPU: openSim(t)}
 	c := connect(t, func(cfg *Config) { cfg.GPU = gpu })
-	c.openSide()
+	c.openCallback()
 	const n = 3 << 20 // several chunks
 	data := pattern(n, 1)
 	src := c.alloc(n)
@@ -61,7 +61,7 @@ func TestWaitForDownload(t *testing.T) {
 // A wait for a download ends with its context.
 func TestWaitForDownloadOfAContextThatEnds(t *testing.T) {
 	c := connect(t)
-	c.openSide()
+	c.openCallback()
 	own := c.newHandle()
 	c.must(cuda.OpCuCtxCreate_v2, words(own, 0, 0))
 	c.context = own
