@@ -287,7 +287,7 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 		"3D between GPUs, async": func(h *hostile, up bool) (uint16, []byte) {
 			return cuda.OpCuMemcpy3DPeerAsync, slices.Concat(hostileWords(1), bytesOf(box3(h, up)), stream(h))
 		},
-		"a box": func(h *hostile, up bool) (uint16, []byte) {
+		"a 3-D copy": func(h *hostile, up bool) (uint16, []byte) {
 			b := box3(h, up)
 			p := wire.Copy3D{Bytes: 64, Flags: 1}
 			if !up {

@@ -273,10 +273,10 @@ func NodeParams(h Handles, p *cuda.CUgraphNodeParams) (cuda.CUresult, error) {
 	return r, nil
 }
 
-// BoxEnd makes the end of a copy that is not the client's memory the driver's: an array or device memory. The other end
-// is the caller's to fill in; src says that the GPU's end is the source. The plain form of the structure has no
+// Copy3DEnd makes the end of a copy that is not the client's memory the driver's: an array or device memory. The other
+// end is the caller's to fill in; src says that the GPU's end is the source. The plain form of the structure has no
 // contexts.
-func BoxEnd(h Handles, m *cuda.CUDA_MEMCPY3D_PEER, src bool) (cuda.CUresult, error) {
+func Copy3DEnd(h Handles, m *cuda.CUDA_MEMCPY3D_PEER, src bool) (cuda.CUresult, error) {
 	kind := m.DstMemoryType
 	if src {
 		kind = m.SrcMemoryType

@@ -256,8 +256,8 @@ func (g *graphs) captureD2H(p *wire.CopyD2H, st *stream) cuda.CUresult {
 	})
 }
 
-// captureBox captures a copy: its rows are fetched or sent whenever the graph runs.
-func (g *graphs) captureBox(p *wire.Copy3D, b *boxCopy, st *stream) cuda.CUresult {
+// capture3D captures a copy: its rows are fetched or sent whenever the graph runs.
+func (g *graphs) capture3D(p *wire.Copy3D, b *copy3D, st *stream) cuda.CUresult {
 	mem, r := g.nodeBuffer(st.ctx, int(p.Bytes))
 	if r != cuda.CUDA_SUCCESS {
 		return r
@@ -268,7 +268,7 @@ func (g *graphs) captureBox(p *wire.Copy3D, b *boxCopy, st *stream) cuda.CUresul
 	}
 	var one *cuda.CUDA_MEMCPY3D
 	if !b.peer {
-		one = plainBox(b.straight(&g.arena, mem))
+		one = asPlainCopy(b.straight(&g.arena, mem))
 	}
 	return g.captureHostCopy(st, end(st.ctx, p.ID, mem, b.host), one, func() cuda.CUresult {
 		return b.enqueue(g.gpu, b.straight(&g.arena, mem), st)

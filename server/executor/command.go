@@ -56,7 +56,7 @@ var wireOps = [...]handler{
 	wire.OpGraphNode - firstWire:         inGraphs((*graphs).putNode),
 	wire.OpGraphNodeGet - firstWire:      inGraphs((*graphs).getNode),
 	wire.OpGraphDot - firstWire:          inGraphs((*graphs).printDot),
-	wire.OpCopy3D - firstWire:            inCopies((*copies).copyBox),
+	wire.OpCopy3D - firstWire:            inCopies((*copies).copy3D),
 	wire.OpShareExport - firstWire:       inHostmem((*hostmem).shareExport),
 	wire.OpShareImport - firstWire:       inHostmem((*hostmem).shareImport),
 	wire.OpShareEnd - firstWire:          inHostmem((*hostmem).shareEnd),

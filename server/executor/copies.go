@@ -10,7 +10,7 @@ import "time"
 //   - uploads bring bytes to the GPU (upload.go, bulkuploads.go).
 //   - downloads bring them to the client (download.go, late.go).
 //
-// Copies of two and three dimensions are in box.go. What captures copies is the graphs' own (capture.go).
+// Copies of two and three dimensions are in copy3d.go. What captures copies is the graphs' own (capture.go).
 //
 // Locks: all of it belongs to the executor's thread, but for this. transfers.mu guards which connections there are.
 // Chunks under way belong to transfers.in and transfers.out, which have locks of their own. lateDownloads.mu guards

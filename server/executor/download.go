@@ -29,7 +29,7 @@ type transfer struct {
 	over         bool        // its data and its end have been queued
 	awaited      bool        // a wait ends with it
 	result       cuda.CUresult
-	rows         *rows      // of a box: where its rows lie; nil: without gaps
+	rows         *rows      // of a 3-D copy: where its rows lie; nil: without gaps
 	of           *hostRange // of changes of a stretch of it only; nil: everything
 	from, bytes  uint64     // that stretch
 	managed      bool       // of unified memory

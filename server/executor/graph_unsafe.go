@@ -386,7 +386,7 @@ func (g *graphs) getNode(c *command) (cuda.CUresult, error) {
 	case cuda.CU_GRAPH_NODE_TYPE_KERNEL:
 		tail, r = g.getKernelParams(self, member[cuda.CUDA_KERNEL_NODE_PARAMS](params))
 	case cuda.CU_GRAPH_NODE_TYPE_MEMCPY:
-		r = g.getBox(self, &member[cuda.CUDA_MEMCPY_NODE_PARAMS](params).CopyParams)
+		r = g.getCopy3D(self, &member[cuda.CUDA_MEMCPY_NODE_PARAMS](params).CopyParams)
 	case cuda.CU_GRAPH_NODE_TYPE_HOST:
 		h := member[cuda.CUDA_HOST_NODE_PARAMS](params)
 		if r = g.gpu.CuGraphHostNodeGetParams(self, h); r == cuda.CUDA_SUCCESS {

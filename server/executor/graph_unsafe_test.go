@@ -103,7 +103,7 @@ func TestRefusedNodes(t *testing.T) {
 		op   uint16
 		b    []byte
 	}{
-		"a box without end": {cuda.CUDA_ERROR_INVALID_VALUE, wire.OpGraphNode,
+		"a 3-D copy without end": {cuda.CUDA_ERROR_INVALID_VALUE, wire.OpGraphNode,
 			nodeOf(wire.GraphNode{Graph: graph, Node: c.newHandle(), Flags: nodeHostCopy}, cuda.CU_GRAPH_NODE_TYPE_MEMCPY,
 				huge)},
 		"external semaphores": {cuda.CUDA_ERROR_NOT_SUPPORTED, wire.OpGraphNode,

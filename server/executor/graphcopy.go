@@ -15,10 +15,10 @@ import (
 // maxNodeBytes bounds the page-locked memory of one copy node.
 const maxNodeBytes = 16 << 30
 
-// maxWidth is how long a row of a copy that is described as a box may be; captured copies of more stay two nodes.
+// maxWidth is how long a row of a 3-D copy may be; captured copies of more stay two nodes.
 const maxWidth = 1 << 30
 
-// extent says how far a box of height×depth rows of width bytes reaches in linear memory.
+// extent says how far height×depth rows of width bytes reach in linear memory.
 func extent(width, height, depth, pitch, rowsOfSlice uint64) (uint64, bool) {
 	if width == 0 || height == 0 || depth == 0 ||
 		(height > 1 || depth > 1) && pitch < width || depth > 1 && rowsOfSlice < height {
@@ -57,7 +57,7 @@ func (g *graphs) hostCopy(c *command, n *node) (cuda.CUresult, error) {
 		ctx = cuda.CUcontext(real)
 	}
 	m.CopyCtx, b.Reserved0, b.Reserved1 = ctx, 0, 0
-	if r, err := g.boxEnds(peerBox(b), !up); r != cuda.CUDA_SUCCESS || err != nil {
+	if r, err := g.copy3DEnds(asPeerCopy(b), !up); r != cuda.CUDA_SUCCESS || err != nil {
 		return r, err
 	}
 	pitch, slice := b.DstPitch, b.DstHeight
@@ -267,8 +267,8 @@ func (g *graphs) changeCopy(n *node, b *cuda.CUDA_MEMCPY3D, end *hostEnd) cuda.C
 	return r
 }
 
-// getBox reads a copy node; where the client's memory is, its number stands for the address.
-func (g *graphs) getBox(self cuda.CUgraphNode, b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
+// getCopy3D reads a copy node; where the client's memory is, its number stands for the address.
+func (g *graphs) getCopy3D(self cuda.CUgraphNode, b *cuda.CUDA_MEMCPY3D) cuda.CUresult {
 	c, r := g.insideCopy(self)
 	copies := r == cuda.CUDA_SUCCESS
 	if !copies {
@@ -312,8 +312,8 @@ func (g *graphs) captureAsOneNode(st *stream, b *cuda.CUDA_MEMCPY3D, end *hostEn
 	return r, true
 }
 
-// captureHostCopy captures a copy as one node where that can be, else as two. The box is nil of a copy that is too
-// long for one.
+// captureHostCopy captures a copy as one node where that can be, else as two. The description is nil of a copy that is
+// too long for one.
 func (g *graphs) captureHostCopy(
 	st *stream, end *hostEnd, b *cuda.CUDA_MEMCPY3D, enqueue func() cuda.CUresult,
 ) cuda.CUresult {
@@ -367,7 +367,7 @@ func (g *graphs) fetchSource(source uint32, mem []byte, last bool) {
 	}
 }
 
-// rows is a box in linear memory.
+// rows are where the rows of a 3-D copy lie in linear memory.
 type rows struct{ width, height, depth, pitch, slice uint64 }
 
 // sendRowsOf sends what a download has copied to the client: its rows, not what lies between them.

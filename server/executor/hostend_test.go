@@ -53,15 +53,15 @@ func (c *client) forgotten(kind uint16) (n int) {
 // next ones.
 func TestGraphsLetGo(t *testing.T) {
 	const n, rounds = 1 << 20, 50
-	box := func(c *client, st, buf uint64, down bool) wire.Copy3D {
-		p := wire.Copy3D{ID: 1 << 16, Bytes: n, Stream: st, Flags: boxPull}
-		b := boxOf(&p.Copy)
+	copy3D := func(c *client, st, buf uint64, down bool) wire.Copy3D {
+		p := wire.Copy3D{ID: 1 << 16, Bytes: n, Stream: st, Flags: copy3DPull}
+		b := copy3DOf(&p.Copy)
 		b.WidthInBytes, b.Height, b.Depth = 1<<10, 1<<10, 1
 		b.SrcPitch, b.SrcHeight, b.DstPitch, b.DstHeight = 1<<10, 1<<10, 1<<10, 1<<10
 		b.SrcMemoryType, b.DstMemoryType, b.DstDevice =
 			cuda.CU_MEMORYTYPE_HOST, cuda.CU_MEMORYTYPE_DEVICE, cuda.CUdeviceptr(buf)
 		if down {
-			p.Flags = boxDownload
+			p.Flags = copy3DDownload
 			b.SrcMemoryType, b.DstMemoryType, b.SrcDevice, b.DstDevice =
 				cuda.CU_MEMORYTYPE_DEVICE, cuda.CU_MEMORYTYPE_HOST, cuda.CUdeviceptr(buf), 0
 		}
@@ -78,11 +78,11 @@ func TestGraphsLetGo(t *testing.T) {
 			c.must(wire.OpCopyH2DPull, wire.Bytes(&wire.CopyH2DPull{Dst: buf, Bytes: n, Stream: st, Source: 1 << 16}))
 		}},
 		"rows to the device": {transport.ForgetSource, func(c *client, st, buf uint64) {
-			p := box(c, st, buf, false)
+			p := copy3D(c, st, buf, false)
 			c.must(wire.OpCopy3D, wire.Bytes(&p))
 		}},
 		"rows to the host": {transport.ForgetTransfer, func(c *client, st, buf uint64) {
-			p := box(c, st, buf, true)
+			p := copy3D(c, st, buf, true)
 			c.must(wire.OpCopy3D, wire.Bytes(&p))
 		}},
 		"function": {transport.ForgetFunction, func(c *client, st, buf uint64) {

@@ -68,25 +68,25 @@ func TestHostileInput(t *testing.T) {
 		"unknown operation": func(c *client) []byte { return frame(c.command(0, 0xfff0, 0, words(0))) },
 		"operation 0":       func(c *client) []byte { return frame(c.command(0, 0, 0, words(0))) },
 		"no payload":        func(c *client) []byte { return frame(c.command(0, wire.OpLaunch, 0, nil)) },
-		"box without a shape": func(c *client) []byte {
-			return frame(c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Flags: boxData})))
+		"3-D copy without a shape": func(c *client) []byte {
+			return frame(c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Flags: copy3DData})))
 		},
-		"box that overflows": func(c *client) []byte {
+		"3-D copy that overflows": func(c *client) []byte {
 			return frame(c.command(0, wire.OpCopy3D, 0,
-				payload(wire.Copy3D{Copy: upload(1<<40, 1<<40, 1, 1<<40), Flags: boxPull, Bytes: 1 << 62})))
+				payload(wire.Copy3D{Copy: upload(1<<40, 1<<40, 1, 1<<40), Flags: copy3DPull, Bytes: 1 << 62})))
 		},
-		"box without its data": func(c *client) []byte {
+		"3-D copy without its data": func(c *client) []byte {
 			return frame(
-				c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Copy: upload(8, 4, 1, 16), Flags: boxData, Bytes: 32})))
+				c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Copy: upload(8, 4, 1, 16), Flags: copy3DData, Bytes: 32})))
 		},
-		"box with other data": func(c *client) []byte {
+		"3-D copy with other data": func(c *client) []byte {
 			return frame(c.command(0, wire.OpCopy3D, 0,
-				append(payload(wire.Copy3D{Copy: upload(8, 4, 1, 16), Flags: boxData, Bytes: 24}), make([]byte, 24)...)))
+				append(payload(wire.Copy3D{Copy: upload(8, 4, 1, 16), Flags: copy3DData, Bytes: 24}), make([]byte, 24)...)))
 		},
-		"box within the host": func(c *client) []byte {
+		"3-D copy within the host": func(c *client) []byte {
 			b := upload(8, 4, 1, 16)
-			boxOf(&b).DstMemoryType = cuda.CU_MEMORYTYPE_HOST
-			return frame(c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Copy: b, Flags: boxPull, Bytes: 56})))
+			copy3DOf(&b).DstMemoryType = cuda.CU_MEMORYTYPE_HOST
+			return frame(c.command(0, wire.OpCopy3D, 0, payload(wire.Copy3D{Copy: b, Flags: copy3DPull, Bytes: 56})))
 		},
 		"export of what is not": func(c *client) []byte {
 			return frame(c.command(0, wire.OpShareExport, 1, payload(wire.ShareExport{Kind: 2})))
@@ -324,9 +324,9 @@ func (nothing) PrimaryContext(cuda.CUdevice) (cuda.CUcontext, cuda.CUresult) {
 func (nothing) ThreadInit()  {}
 func (nothing) Close() error { return nil }
 
-// upload describes a box that goes to the device.
+// upload describes a 3-D copy that goes to the device.
 func upload(width, height, depth, pitch uint64) (words [25]uint64) {
-	b := boxOf(&words)
+	b := copy3DOf(&words)
 	b.SrcMemoryType, b.DstMemoryType = cuda.CU_MEMORYTYPE_HOST, cuda.CU_MEMORYTYPE_DEVICE
 	b.WidthInBytes, b.Height, b.Depth = width, height, depth
 	b.SrcPitch, b.SrcHeight, b.DstPitch, b.DstHeight = pitch, height, pitch, height

@@ -108,18 +108,18 @@ func driverWords(address uintptr, n int) []uint64 {
 
 const affinityBytes = uint64(unsafe.Sizeof(cuda.CUexecAffinityParam{}))
 
-// boxOf reads the description of a copy.
-func boxOf(words *[25]uint64) *cuda.CUDA_MEMCPY3D_PEER {
+// copy3DOf reads the description of a copy.
+func copy3DOf(words *[25]uint64) *cuda.CUDA_MEMCPY3D_PEER {
 	return (*cuda.CUDA_MEMCPY3D_PEER)(unsafe.Pointer(words))
 }
 
-// peerBox is a description seen as the one with contexts, which lie where it has words that must be 0.
-func peerBox(m *cuda.CUDA_MEMCPY3D) *cuda.CUDA_MEMCPY3D_PEER {
+// asPeerCopy is a description seen as the one with contexts, which lie where it has words that must be 0.
+func asPeerCopy(m *cuda.CUDA_MEMCPY3D) *cuda.CUDA_MEMCPY3D_PEER {
 	return (*cuda.CUDA_MEMCPY3D_PEER)(unsafe.Pointer(m))
 }
 
-// plainBox is a description without contexts: they lie where the plain structure has words that must be 0.
-func plainBox(m *cuda.CUDA_MEMCPY3D_PEER) *cuda.CUDA_MEMCPY3D {
+// asPlainCopy is a description without contexts: they lie where the plain structure has words that must be 0.
+func asPlainCopy(m *cuda.CUDA_MEMCPY3D_PEER) *cuda.CUDA_MEMCPY3D {
 	m.SrcContext, m.DstContext = 0, 0
 	return (*cuda.CUDA_MEMCPY3D)(unsafe.Pointer(m))
 }

@@ -45,8 +45,8 @@ type incoming struct {
 	st     *stream
 	ctx    *context
 	dst    cuda.CUdeviceptr
-	box    *boxCopy // instead of dst
-	at     uint64   // bytes of the box that were sent on their way
+	copy3D *copy3D // instead of dst
+	at     uint64  // bytes of it that were sent on their way
 	sync   bool
 	slot   *slot
 	filled int
@@ -236,8 +236,8 @@ func (u *uploads) bulkArrived(n int) error {
 	r := u.enter(b.cmd.Context)
 	switch {
 	case r != cuda.CUDA_SUCCESS:
-	case b.box != nil:
-		r = b.box.move(u.base, b.at, sl.mem[:b.filled], b.st)
+	case b.copy3D != nil:
+		r = b.copy3D.move(u.base, b.at, sl.mem[:b.filled], b.st)
 	default:
 		r = u.gpu.CuMemcpyHtoDAsync_v2(b.dst, pointerTo(sl.mem), uint64(b.filled), b.st.real)
 	}

@@ -12,30 +12,30 @@ import (
 
 // Flags of wire.Copy3D besides flagSync and flagDone.
 const (
-	boxData     = wire.Copy3DData     // the rows come along
-	boxPull     = wire.Copy3DPull     // the server pulls the host end
-	boxDownload = wire.Copy3DDownload // to host memory
-	boxPeer     = wire.Copy3DPeer     // CUDA_MEMCPY3D_PEER
+	copy3DData     = wire.Copy3DData     // the rows come along
+	copy3DPull     = wire.Copy3DPull     // the server pulls the host end
+	copy3DDownload = wire.Copy3DDownload // to host memory
+	copy3DPeer     = wire.Copy3DPeer     // CUDA_MEMCPY3D_PEER
 )
 
-// boxCopy is a copy of a box with the client's memory at one end: 2D, 3D and array forms. Its bytes are counted row by
+// copy3D is a 3-D copy with the client's memory at one end: 2D, 3D and array forms. Its bytes are counted row by
 // row without the gaps.
-type boxCopy struct {
-	box   cuda.CUDA_MEMCPY3D_PEER
+type copy3D struct {
+	shape cuda.CUDA_MEMCPY3D_PEER
 	peer  bool
 	down  bool
 	host  rows // the client's end
 	bytes uint64
 }
 
-// copyBox: every copy between host memory and anything but a straight line of device memory.
-func (cs *copies) copyBox(c *command) (cuda.CUresult, error) {
+// copy3D: every copy between host memory and anything but a straight line of device memory.
+func (cs *copies) copy3D(c *command) (cuda.CUresult, error) {
 	c.async = true
 	p, data, err := view[wire.Copy3D](c)
 	if err != nil {
 		return 0, err
 	}
-	b, r, err := cs.newBox(p)
+	b, r, err := cs.newCopy3D(p)
 	if err != nil {
 		return 0, err
 	}
@@ -45,48 +45,48 @@ func (cs *copies) copyBox(c *command) (cuda.CUresult, error) {
 	bulk := c.Flags&transport.FlagBulk != 0
 	var st *stream
 	if r == cuda.CUDA_SUCCESS {
-		st, r = cs.boxStream(p, b)
+		st, r = cs.copy3DStream(p, b)
 	}
-	if p.Flags&boxData != 0 {
-		return cs.uploads.uploadBox(c, p, b, st, data, r)
+	if p.Flags&copy3DData != 0 {
+		return cs.uploads.upload3D(c, p, b, st, data, r)
 	}
 	if bulk || len(data) != 0 {
-		return 0, protocolError("copy of a box with data that nobody announced")
+		return 0, protocolError("3-D copy with data that nobody announced")
 	}
 	switch {
 	case r == cuda.CUDA_SUCCESS && !b.down:
-		r, err = cs.uploads.pullBox(p, b, st)
+		r, err = cs.uploads.pull3D(p, b, st)
 	case r == cuda.CUDA_SUCCESS && cs.isCapturing(st):
-		return cs.uploads.graphs.captureBox(p, b, st), nil
+		return cs.uploads.graphs.capture3D(p, b, st), nil
 	case b.down:
-		return cs.downloads.downloadBox(c, p, b, st, r)
+		return cs.downloads.download3D(c, p, b, st, r)
 	}
 	return r, err
 }
 
-// newBox reads the description of a copy and makes its device end the driver's.
-func (b *base) newBox(p *wire.Copy3D) (*boxCopy, cuda.CUresult, error) {
-	v := &boxCopy{box: *boxOf(&p.Copy), peer: p.Flags&boxPeer != 0, down: p.Flags&boxDownload != 0}
-	m := &v.box
+// newCopy3D reads the description of a copy and makes its device end the driver's.
+func (b *base) newCopy3D(p *wire.Copy3D) (*copy3D, cuda.CUresult, error) {
+	v := &copy3D{shape: *copy3DOf(&p.Copy), peer: p.Flags&copy3DPeer != 0, down: p.Flags&copy3DDownload != 0}
+	m := &v.shape
 	v.host = rows{m.WidthInBytes, m.Height, m.Depth, m.SrcPitch, m.SrcHeight}
 	if v.down {
 		v.host.pitch, v.host.slice = m.DstPitch, m.DstHeight
 	}
 	reach, ok := extent(m.WidthInBytes, m.Height, m.Depth, v.host.pitch, v.host.slice)
 	if !ok {
-		return nil, 0, protocolError("copy of a box of %d × %d × %d", m.WidthInBytes, m.Height, m.Depth)
+		return nil, 0, protocolError("3-D copy of %d × %d × %d", m.WidthInBytes, m.Height, m.Depth)
 	}
 	v.bytes = m.WidthInBytes * m.Height * m.Depth // not above reach
-	if want := map[bool]uint64{true: v.bytes, false: reach}[p.Flags&boxData != 0]; p.Bytes != want {
-		return nil, 0, protocolError("copy of a box of %d bytes that announces %d", want, p.Bytes)
+	if want := map[bool]uint64{true: v.bytes, false: reach}[p.Flags&copy3DData != 0]; p.Bytes != want {
+		return nil, 0, protocolError("3-D copy of %d bytes that announces %d", want, p.Bytes)
 	}
-	r, err := b.boxEnds(m, v.down)
+	r, err := b.copy3DEnds(m, v.down)
 	return v, r, err
 }
 
-// boxEnds makes a copy between the client's memory and the GPU's one of the driver's. Nothing of the client's end
+// copy3DEnds makes a copy between the client's memory and the GPU's one of the driver's. Nothing of the client's end
 // stays: its bytes will lie, from the first on, in memory of the server's.
-func (b *base) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, error) {
+func (b *base) copy3DEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, error) {
 	if down {
 		m.DstMemoryType, m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstDevice, m.DstArray, m.DstContext =
 			cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
@@ -94,22 +94,22 @@ func (b *base) boxEnds(m *cuda.CUDA_MEMCPY3D_PEER, down bool) (cuda.CUresult, er
 		m.SrcMemoryType, m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcDevice, m.SrcArray, m.SrcContext =
 			cuda.CU_MEMORYTYPE_HOST, 0, 0, 0, 0, 0, 0, 0
 	}
-	r, err := dispatch.BoxEnd(b.handles, m, down)
+	r, err := dispatch.Copy3DEnd(b.handles, m, down)
 	if err != nil {
-		return 0, protocolError("copy of a box with %v", err)
+		return 0, protocolError("3-D copy with %v", err)
 	}
 	return r, nil
 }
 
-// boxStream finds the stream of a copy and refuses what natively is refused during a capture.
-func (b *base) boxStream(p *wire.Copy3D, v *boxCopy) (*stream, cuda.CUresult) {
+// copy3DStream finds the stream of a copy and refuses what natively is refused during a capture.
+func (b *base) copy3DStream(p *wire.Copy3D, v *copy3D) (*stream, cuda.CUresult) {
 	st, r := b.stream(p.Stream)
 	if r != cuda.CUDA_SUCCESS || len(b.captures) == 0 {
 		return st, r
 	}
 	sync := p.Flags&flagSync != 0
 	if b.isCapturing(st) {
-		if sync || p.Flags&boxData != 0 {
+		if sync || p.Flags&copy3DData != 0 {
 			return nil, cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
 		}
 		return st, r
@@ -118,25 +118,25 @@ func (b *base) boxStream(p *wire.Copy3D, v *boxCopy) (*stream, cuda.CUresult) {
 		probe := *v // of the device end's first bytes, read, so that nothing changes
 		probe.turn()
 		m := probe.part(&b.arena, 0, 0, 0, min(v.host.width, 64<<10), 1, 1, b.arena.bytes(64<<10))
-		r = b.inThreadMode(func() cuda.CUresult { return b.gpu.CuMemcpy3D_v2(plainBox(m)) })
+		r = b.inThreadMode(func() cuda.CUresult { return b.gpu.CuMemcpy3D_v2(asPlainCopy(m)) })
 	}
 	return st, r
 }
 
 // copied is the counter of the bytes.
-func (b *boxCopy) copied() metrics.Series {
+func (b *copy3D) copied() metrics.Series {
 	if b.down {
 		return metrics.CopiedToHost
 	}
 	return metrics.CopiedToDevice
 }
 
-// turn makes an upload the download of the same box.
-func (b *boxCopy) turn() {
+// turn makes an upload the download of the same places.
+func (b *copy3D) turn() {
 	if b.down {
 		return
 	}
-	m := &b.box
+	m := &b.shape
 	m.SrcXInBytes, m.SrcY, m.SrcZ, m.SrcLOD, m.SrcMemoryType = m.DstXInBytes, m.DstY, m.DstZ, m.DstLOD, m.DstMemoryType
 	m.SrcDevice, m.SrcArray, m.SrcContext, m.SrcPitch, m.SrcHeight =
 		m.DstDevice, m.DstArray, m.DstContext, m.DstPitch, m.DstHeight
@@ -145,10 +145,10 @@ func (b *boxCopy) turn() {
 	b.down = true
 }
 
-// part describes the copy of a part of the box from or to mem, which holds its rows without gaps.
-func (b *boxCopy) part(a *arena, x, y, z, width, height, depth uint64, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
+// part describes the copy of a part of it from or to mem, which holds its rows without gaps.
+func (b *copy3D) part(a *arena, x, y, z, width, height, depth uint64, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
 	m := alloc[cuda.CUDA_MEMCPY3D_PEER](a)
-	*m = b.box
+	*m = b.shape
 	m.WidthInBytes, m.Height, m.Depth = width, height, depth
 	if b.down {
 		m.SrcXInBytes, m.SrcY, m.SrcZ = m.SrcXInBytes+x, m.SrcY+y, m.SrcZ+z
@@ -160,17 +160,17 @@ func (b *boxCopy) part(a *arena, x, y, z, width, height, depth uint64, mem []byt
 	return m
 }
 
-// enqueue enqueues the copy that m describes: of the box, or of a part of it.
-func (b *boxCopy) enqueue(gpu cuda.GPU, m *cuda.CUDA_MEMCPY3D_PEER, st *stream) cuda.CUresult {
+// enqueue enqueues the copy that m describes: of the whole, or of a part of it.
+func (b *copy3D) enqueue(gpu cuda.GPU, m *cuda.CUDA_MEMCPY3D_PEER, st *stream) cuda.CUresult {
 	if b.peer {
 		return gpu.CuMemcpy3DPeerAsync(m, st.real)
 	}
-	return gpu.CuMemcpy3DAsync_v2(plainBox(m), st.real)
+	return gpu.CuMemcpy3DAsync_v2(asPlainCopy(m), st.real)
 }
 
-// move enqueues the copy of the bytes from offset off on, as many as mem has. A range of rows is at most three boxes in
-// a slice.
-func (b *boxCopy) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresult {
+// move enqueues the copy of the bytes from offset off on, as many as mem has. A range of rows is at most three cuboids
+// in a slice.
+func (b *copy3D) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresult {
 	w, h := b.host.width, b.host.height
 	for len(mem) > 0 {
 		n := uint64(len(mem))
@@ -197,25 +197,25 @@ func (b *boxCopy) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresu
 	return cuda.CUDA_SUCCESS
 }
 
-// uploadBox: an upload whose rows come with the command, inline or as bulk data.
-func (u *uploads) uploadBox(
-	c *command, p *wire.Copy3D, b *boxCopy, st *stream, data []byte, r cuda.CUresult,
+// upload3D: an upload whose rows come with the command, inline or as bulk data.
+func (u *uploads) upload3D(
+	c *command, p *wire.Copy3D, b *copy3D, st *stream, data []byte, r cuda.CUresult,
 ) (cuda.CUresult, error) {
-	if b.down || p.Flags&boxPull != 0 {
-		return 0, protocolError("copy of a box with flags %#x", p.Flags)
+	if b.down || p.Flags&copy3DPull != 0 {
+		return 0, protocolError("3-D copy with flags %#x", p.Flags)
 	}
 	if c.Flags&transport.FlagBulk != 0 {
 		if len(data) != 8 || c.BulkBytes(c.payload) != p.Bytes {
-			return 0, protocolError("upload of a box of %d bytes with %d bytes of bulk data", p.Bytes, c.BulkBytes(c.payload))
+			return 0, protocolError("3-D upload of %d bytes with %d bytes of bulk data", p.Bytes, c.BulkBytes(c.payload))
 		}
 		up := u.startBulk(c, p.Bytes)
 		if up.result = r; r == cuda.CUDA_SUCCESS {
-			up.st, up.ctx, up.box, up.sync = st, st.ctx, b, p.Flags&flagSync != 0
+			up.st, up.ctx, up.copy3D, up.sync = st, st.ctx, b, p.Flags&flagSync != 0
 		}
 		return cuda.CUDA_SUCCESS, nil
 	}
 	if p.Bytes > maxInline || uint64(len(data)) != transport.Pad(p.Bytes) {
-		return 0, protocolError("upload of a box of %d bytes with %d bytes of data", p.Bytes, len(data))
+		return 0, protocolError("3-D upload of %d bytes with %d bytes of data", p.Bytes, len(data))
 	}
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
@@ -237,8 +237,8 @@ func (u *uploads) uploadBox(
 	return r, nil
 }
 
-// straight describes the copy of the whole box with a host end that lies in mem as it lies in the client's memory.
-func (b *boxCopy) straight(a *arena, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
+// straight describes the whole copy with a host end that lies in mem as it lies in the client's memory.
+func (b *copy3D) straight(a *arena, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
 	m := b.part(a, 0, 0, 0, b.host.width, b.host.height, b.host.depth, mem)
 	if b.down {
 		m.DstPitch, m.DstHeight = b.host.pitch, b.host.slice
@@ -248,10 +248,10 @@ func (b *boxCopy) straight(a *arena, mem []byte) *cuda.CUDA_MEMCPY3D_PEER {
 	return m
 }
 
-// pullBox: an upload in stream order. The host end is fetched as it is, with what lies between its rows.
-func (u *uploads) pullBox(p *wire.Copy3D, b *boxCopy, st *stream) (cuda.CUresult, error) {
+// pull3D: an upload in stream order. The host end is fetched as it is, with what lies between its rows.
+func (u *uploads) pull3D(p *wire.Copy3D, b *copy3D, st *stream) (cuda.CUresult, error) {
 	if u.isCapturing(st) {
-		return u.graphs.captureBox(p, b, st), nil
+		return u.graphs.capture3D(p, b, st), nil
 	}
 	var buf *pullBuffer
 	switch {
@@ -283,9 +283,9 @@ func (u *uploads) pullBox(p *wire.Copy3D, b *boxCopy, st *stream) (cuda.CUresult
 	return r, nil
 }
 
-// downloadBox enqueues the pieces of a download, as download does for straight ones.
-func (d *downloads) downloadBox(
-	c *command, p *wire.Copy3D, b *boxCopy, st *stream, r cuda.CUresult,
+// download3D enqueues the pieces of a download, as download does for straight ones.
+func (d *downloads) download3D(
+	c *command, p *wire.Copy3D, b *copy3D, st *stream, r cuda.CUresult,
 ) (cuda.CUresult, error) {
 	t := &transfer{
 		id: p.ID, thread: c.Thread, seq: c.Seq, began: c.began, reply: c.Flags&transport.FlagAnswer != 0,
@@ -314,7 +314,7 @@ func (d *downloads) downloadBox(
 	return r, nil
 }
 
-// sendRows queues a piece of a box for its places in the client's memory.
+// sendRows queues a piece of a 3-D copy for its places in the client's memory.
 func (d *downloads) sendRows(t *transfer, off uint64, mem []byte, free *atomic.Bool) {
 	b := t.rows
 	whole := b.width // bytes without a gap
