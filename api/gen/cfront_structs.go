@@ -7,15 +7,15 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// twoSided are the records of copies, which say of both ends the same by members with the prefixes src and dst. The
+// twoEnded are the records of copies, which say of both ends the same by members with the prefixes src and dst. The
 // front has their ends as structures, so that code can take either; this is what the whole is called there. A record
 // that differs from another one only in members that are reserved is the same there.
-var twoSided = map[string]string{
+var twoEnded = map[string]string{
 	"struct CUDA_MEMCPY2D_st": "scuda_copy2d", "struct CUDA_MEMCPY3D_PEER_st": "scuda_copy3d",
 	"struct CUDA_MEMCPY3D_st": "",
 }
 
-// sameCopies are the records of twoSided without a name, and what they are the same as.
+// sameCopies are the records of twoEnded without a name, and what they are the same as.
 var sameCopies = map[string]string{"struct CUDA_MEMCPY3D_st": "struct CUDA_MEMCPY3D_PEER_st"}
 
 // shortNames are members of such records that have shorter names in the front.
@@ -33,7 +33,7 @@ func (c *cfront) structs(out *Output) error {
 	}
 	for _, s := range c.lib.Structs {
 		err := error(nil)
-		if _, ok := twoSided[s.Tag()]; ok {
+		if _, ok := twoEnded[s.Tag()]; ok {
 			err = w.copy(s)
 		} else if len(s.Fields) > 0 {
 			err = w.record(s)
@@ -163,47 +163,47 @@ func (w structWriter) tag(t api.Type) string {
 	if same, ok := sameCopies[tag]; ok {
 		tag = same
 	}
-	if name, ok := twoSided[tag]; ok {
+	if name, ok := twoEnded[tag]; ok {
 		return "struct " + name
 	}
 	return tag
 }
 
-// copy writes a record of twoSided.
+// copy writes a record of twoEnded.
 func (w structWriter) copy(s *api.Struct) error {
 	if same, ok := sameCopies[s.Tag()]; ok {
 		return w.same(s, w.records[same])
 	}
-	return w.ends(s, twoSided[s.Tag()])
+	return w.ends(s, twoEnded[s.Tag()])
 }
 
 // ends writes a record that has two ends under the name that it has in the front.
 func (w structWriter) ends(s *api.Struct, name string) error {
-	side, size, rest := []api.Field{}, 0, []api.Field{}
+	source, size, rest := []api.Field{}, 0, []api.Field{}
 	for _, f := range s.Fields {
 		switch {
 		case strings.HasPrefix(f.Name, "src"):
-			side = append(side, short(f, "src"))
+			source = append(source, short(f, "src"))
 		case strings.HasPrefix(f.Name, "dst"):
 			if size == 0 {
 				size = f.Offset
 			}
 			i := len(rest)
-			if i >= len(side) || side[i].Name != short(f, "dst").Name || side[i].Offset+size != f.Offset {
+			if i >= len(source) || source[i].Name != short(f, "dst").Name || source[i].Offset+size != f.Offset {
 				return fmt.Errorf("%s is not what the source has", f.Name)
 			}
 			rest = append(rest, f)
 		}
 	}
-	if len(rest) != len(side) {
-		return fmt.Errorf("%d members of the source, %d of the destination", len(side), len(rest))
+	if len(rest) != len(source) {
+		return fmt.Errorf("%d members of the source, %d of the destination", len(source), len(rest))
 	}
-	w.b.f("\n/* an end of %s */\nstruct %s_side ", s.Name, name)
-	if err := w.body(side, false, size, ""); err != nil {
+	w.b.f("\n/* an end of %s */\nstruct %s_end ", s.Name, name)
+	if err := w.body(source, false, size, ""); err != nil {
 		return err
 	}
-	w.b.f(";\n\n/* %s */\nstruct %s {\n  struct %s_side src, dst;\n", s.Name, name, name)
-	for _, f := range s.Fields[2*len(side):] {
+	w.b.f(";\n\n/* %s */\nstruct %s {\n  struct %s_end src, dst;\n", s.Name, name, name)
+	for _, f := range s.Fields[2*len(source):] {
 		text, _, err := w.fieldType(f, "")
 		if err != nil {
 			return err

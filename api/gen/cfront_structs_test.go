@@ -37,7 +37,7 @@ func TestEndsOfCopies(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.says)
 		}
 		if c.says == "" {
-			want := "struct copy_side {\n  uint64_t x;\n  uint64_t host;\n};"
+			want := "struct copy_end {\n  uint64_t x;\n  uint64_t host;\n};"
 			if text := w.b.String(); !strings.Contains(text, want) || !strings.Contains(text, "uint64_t width;") {
 				t.Errorf("%s: %s", c.name, text)
 			}

@@ -62,7 +62,7 @@ extern _Atomic uint32_t scuda_mapped_count, scuda_mapped_launched;
  * memory there. */
 #define SCUDA_PINNED_FIRST 0x600000000000u
 #define SCUDA_PINNED_END 0x680000000000u  /* behind it: managed memory (pager.c) */
-static inline int scuda_in_pinned_area(uint64_t p) {
+static inline int scuda_in_pinned_space(uint64_t p) {
   return SCUDA_UNLIKELY(p - SCUDA_PINNED_FIRST < SCUDA_PINNED_END - SCUDA_PINNED_FIRST);
 }
 void scuda_use_pinned(uint64_t p); /* maps the pinned memory at p, if there is any, for kernels */
@@ -134,18 +134,18 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 
 /* ---- 3-D copies (copy3d.c) ---- */
-int scuda_copy3d_in_host(const struct scuda_copy3d_side *s);
+int scuda_copy3d_in_host(const struct scuda_copy3d_end *s);
 /* what is not the program's memory is the device's, whatever the copy calls it */
-void scuda_copy3d_settle(struct scuda_copy3d_side *s);
-void scuda_copy3d_move(void *copy3d);  /* between two straightened sides in host memory; a host function of graphs */
+void scuda_copy3d_settle(struct scuda_copy3d_end *s);
+void scuda_copy3d_move(void *copy3d);  /* between two straightened ends in host memory; a host function of graphs */
 /* Makes one end's first byte its whole position; gives how far the copy reaches, 0 for what cannot be. */
-uint64_t scuda_copy3d_straighten(struct scuda_copy3d_side *s, const struct scuda_copy3d *b);
+uint64_t scuda_copy3d_straighten(struct scuda_copy3d_end *s, const struct scuda_copy3d *b);
 /* at least one end in host memory */
 int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer);
 /* In the body of a conditional node: */
 int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
 /* host memory becomes where the GPU finds it */
-int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_side *s, const struct scuda_copy3d *b, uint32_t i);
+int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_end *s, const struct scuda_copy3d *b, uint32_t i);
 int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
 struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
 /* asks where it is not known */

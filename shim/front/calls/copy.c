@@ -6,13 +6,13 @@
 
 /* ---- a copy as a 3-D copy of one row ---- */
 
-static struct scuda_copy3d_side in_host(const void *p) {
-  return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p};
+static struct scuda_copy3d_end in_host(const void *p) {
+  return (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)p};
 }
-static struct scuda_copy3d_side on_device(uint64_t p) {
-  return (struct scuda_copy3d_side){.type = CU_MEMORYTYPE_DEVICE, .device = p};
+static struct scuda_copy3d_end on_device(uint64_t p) {
+  return (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_DEVICE, .device = p};
 }
-static struct scuda_copy3d line(struct scuda_copy3d_side src, struct scuda_copy3d_side dst, uint64_t bytes) {
+static struct scuda_copy3d line(struct scuda_copy3d_end src, struct scuda_copy3d_end dst, uint64_t bytes) {
   src.pitch = dst.pitch = bytes;
   return (struct scuda_copy3d){src, dst, bytes, 1, 1};
 }

@@ -96,13 +96,13 @@ int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t 
 
 /* ---- 3-D copies ---- */
 
-int scuda_copy3d_in_host(const struct scuda_copy3d_side *s) {
+int scuda_copy3d_in_host(const struct scuda_copy3d_end *s) {
   return s->type == CU_MEMORYTYPE_HOST || (s->type == CU_MEMORYTYPE_UNIFIED && s->device && scuda_is_host(s->device));
 }
 
 /* Managed memory is the device's, whatever the copy calls it, and so is what is not the program's. It goes to the
  * server as such: there UNIFIED could mean the server's own memory. */
-void scuda_copy3d_settle(struct scuda_copy3d_side *s) {
+void scuda_copy3d_settle(struct scuda_copy3d_end *s) {
   uint64_t p = s->type == CU_MEMORYTYPE_HOST ? s->host : s->type == CU_MEMORYTYPE_ARRAY ? 0 : s->device;
   const struct scuda_range r = scuda_range_of(p, SCUDA_AS_ANY);
   if (scuda_range_is_managed(&r)) s->device = p;
@@ -110,7 +110,7 @@ void scuda_copy3d_settle(struct scuda_copy3d_side *s) {
   s->type = CU_MEMORYTYPE_DEVICE;
 }
 
-uint64_t scuda_copy3d_straighten(struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
+uint64_t scuda_copy3d_straighten(struct scuda_copy3d_end *s, const struct scuda_copy3d *b) {
   uint64_t rows, before, at, span;
   if (!b->width || !b->height || !b->depth || ((b->height > 1 || b->depth > 1) && s->pitch < b->width)) return 0;
   if (b->depth > 1 && s->height < b->height) return 0;
@@ -130,7 +130,7 @@ uint64_t scuda_copy3d_straighten(struct scuda_copy3d_side *s, const struct scuda
 static int within(uint64_t at, uint64_t n, uint64_t limit) { return n <= limit && at <= limit - n; }
 
 /* Whether the device end certainly is what the copy takes it for; else the driver is asked. */
-static int certain(const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
+static int certain(const struct scuda_copy3d_end *s, const struct scuda_copy3d *b) {
   if (s->lod) return 0;
   if (s->type == CU_MEMORYTYPE_ARRAY) {
     const struct scuda_slot *a = scuda_slot_of(s->array, KIND_CUarray);
@@ -138,20 +138,20 @@ static int certain(const struct scuda_copy3d_side *s, const struct scuda_copy3d 
            within(s->x, b->width, a->word[0] * a->flags) &&
            within(s->y, b->height, a->word[1] >> 32) && within(s->z, b->depth, a->word[1] & UINT32_MAX);
   }
-  struct scuda_copy3d_side line = *s;
+  struct scuda_copy3d_end line = *s;
   line.type = CU_MEMORYTYPE_UNIFIED;
   uint64_t span = scuda_copy3d_straighten(&line, b);
   return span && scuda_on_device(line.host, span) && (b->height == 1 || s->x + b->width <= s->pitch);
 }
 
-static int without_gaps(const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
+static int without_gaps(const struct scuda_copy3d_end *s, const struct scuda_copy3d *b) {
   return (b->height == 1 || s->pitch == b->width) &&
          (b->depth == 1 || (s->pitch == b->width && s->height == b->height));
 }
 
 /* Copies the rows of a 3-D copy from where it lies (or, with to set, to there) to memory that holds them without
  * gaps. */
-static void copy_rows(uint8_t *packed, const struct scuda_copy3d_side *s, const struct scuda_copy3d *b) {
+static void copy_rows(uint8_t *packed, const struct scuda_copy3d_end *s, const struct scuda_copy3d *b) {
   const uint8_t *from = (const uint8_t *)(uintptr_t)s->host;
   for (uint64_t z = 0; z < b->depth; z++)
     for (uint64_t y = 0; y < b->height; y++, packed += b->width)
@@ -253,7 +253,7 @@ static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_
   return r;
 }
 
-int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_side *s, const struct scuda_copy3d *b, uint32_t i) {
+int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_end *s, const struct scuda_copy3d *b, uint32_t i) {
   scuda_copy3d_settle(s);
   if (!scuda_copy3d_in_host(s)) return CUDA_SUCCESS;
   uint64_t bytes = scuda_copy3d_straighten(s, b);
@@ -325,7 +325,7 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
   int32_t r = scuda_usable(stream);
   if (r || !b.width || !b.height || !b.depth) return r;
   if (from_host && to_host) return within_host(&b, stream, how, sync);
-  struct scuda_copy3d_side *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
+  struct scuda_copy3d_end *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
   scuda_copy3d_settle(device);
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
   if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width)))
@@ -349,8 +349,8 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
          download_copy3d(&b, span, stream, how, sync, flags);
 }
 
-static struct scuda_copy3d_side widen(const struct scuda_copy2d_side *s) {
-  return (struct scuda_copy3d_side){
+static struct scuda_copy3d_end widen(const struct scuda_copy2d_end *s) {
+  return (struct scuda_copy3d_end){
     .x = s->x, .y = s->y, .type = s->type, .host = s->host, .device = s->device, .array = s->array, .pitch = s->pitch
   };
 }
@@ -486,10 +486,10 @@ static int32_t element_of(const struct CUmemcpy3DOperand_st *o, uint32_t *elemen
   return CUDA_SUCCESS;
 }
 
-static int32_t operand_side(const struct CUmemcpy3DOperand_st *o, const struct CUextent3D_st *extent, uint32_t element,
-                            struct scuda_copy3d_side *s) {
+static int32_t operand_end(const struct CUmemcpy3DOperand_st *o, const struct CUextent3D_st *extent, uint32_t element,
+                            struct scuda_copy3d_end *s) {
   if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
-    *s = (struct scuda_copy3d_side){
+    *s = (struct scuda_copy3d_end){
       .type = CU_MEMORYTYPE_ARRAY, .array = o->op.array.array, .x = o->op.array.offset.x * element,
       .y = o->op.array.offset.y, .z = o->op.array.offset.z
     };
@@ -499,7 +499,7 @@ static int32_t operand_side(const struct CUmemcpy3DOperand_st *o, const struct C
   uint64_t layer = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : extent->height;
   if (!o->op.ptr.ptr || row < extent->width || layer < extent->height || row > UINT64_MAX / element)
     return CUDA_ERROR_INVALID_VALUE;
-  *s = (struct scuda_copy3d_side){
+  *s = (struct scuda_copy3d_end){
     .type = CU_MEMORYTYPE_UNIFIED, .device = o->op.ptr.ptr, .pitch = row * element, .height = layer
   };
   return CUDA_SUCCESS;
@@ -514,8 +514,8 @@ static int32_t batch_box(const struct CUDA_MEMCPY3D_BATCH_OP_st *op, uint64_t st
   if (!r) r = element_of(&op->src, &element);
   if (!r) r = element_of(&op->dst, &element);
   if (!element) element = 1;
-  if (!r) r = operand_side(&op->src, e, element, &b.src);
-  if (!r) r = operand_side(&op->dst, e, element, &b.dst);
+  if (!r) r = operand_end(&op->src, e, element, &b.src);
+  if (!r) r = operand_end(&op->dst, e, element, &b.dst);
   if (r) return r;
   if (e->width > UINT64_MAX / element) return CUDA_ERROR_INVALID_VALUE;
   b.width = e->width * element;

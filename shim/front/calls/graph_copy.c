@@ -8,7 +8,7 @@ static int32_t host_copy(const struct target *t, const struct CUDA_MEMCPY_NODE_P
   p.memcpy = *copy;
   struct scuda_copy3d *c = &p.memcpy.copyParams;
   int up = scuda_copy3d_in_host(&c->src);
-  struct scuda_copy3d_side *host = up ? &c->src : &c->dst;
+  struct scuda_copy3d_end *host = up ? &c->src : &c->dst;
   uint64_t bytes = scuda_copy3d_straighten(host, c);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   void *at = (void *)(uintptr_t)host->host;
@@ -72,8 +72,8 @@ int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3
   memcpy(&c, union_of(&reply), sizeof c);
   if (*type == CU_GRAPH_NODE_TYPE_GRAPH) {
     int up = c.copyParams.src.type == CU_MEMORYTYPE_HOST;
-    struct scuda_copy3d_side *side = up ? &c.copyParams.src : &c.copyParams.dst;
-    side->host = (uint64_t)(uintptr_t)scuda_graph_host_of((uint32_t)side->host, up);
+    struct scuda_copy3d_end *end = up ? &c.copyParams.src : &c.copyParams.dst;
+    end->host = (uint64_t)(uintptr_t)scuda_graph_host_of((uint32_t)end->host, up);
     *type = CU_GRAPH_NODE_TYPE_MEMCPY;
   }
   if (copy3d) *copy3d = c.copyParams;

@@ -172,7 +172,7 @@ static inline void use_pinned(const struct scuda_func *f, void **params) {
     if (f->params[i].size > 8) scuda_use_pinned_in(params[i], f->params[i].size);
     if (f->params[i].size != 8) continue;
     memcpy(&v, params[i], 8);
-    if (scuda_in_pinned_area(v)) scuda_use_pinned(v);
+    if (scuda_in_pinned_space(v)) scuda_use_pinned(v);
   }
 }
 

@@ -109,14 +109,14 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
 
 /* Pinned memory is an operand like any other: what the GPU works on is its mirror, as in a launch. */
 static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
-  if (!scuda_in_pinned_area(p)) return CUDA_SUCCESS;
+  if (!scuda_in_pinned_space(p)) return CUDA_SUCCESS;
   scuda_use_pinned(p);
   return scuda_mapped_upload(stream, ptds);
 }
 
 /* What set memory that the program can touch is done when it returns. */
 static int touchable(uint64_t p, const struct scuda_range *at) {
-  return scuda_in_pinned_area(p) || scuda_range_is_managed(at);
+  return scuda_in_pinned_space(p) || scuda_range_is_managed(at);
 }
 static int32_t settled(int32_t r, uint32_t ptds) {
   uint64_t key = scuda_stream_key(SCUDA_LEGACY_STREAM, ptds);
@@ -181,7 +181,7 @@ int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, u
 
 int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32_t ptds, int32_t *r) {
   int how = scuda_pre_cuMemcpyDtoDAsync_v2(dst, src, bytes, SCUDA_LEGACY_STREAM, ptds, r);
-  if (how == 1 || !scuda_in_pinned_area(dst)) return how;
+  if (how == 1 || !scuda_in_pinned_space(dst)) return how;
   *r = settled(scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, ptds | SCUDA_ANSWER), ptds);
   return 1;
 }

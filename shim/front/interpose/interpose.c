@@ -19,7 +19,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 static void (*_Atomic bring)(const void *p, size_t bytes, int write);
-EXPORT void scuda_boundary(void (*fn)(const void *p, size_t bytes, int write)) { atomic_store(&bring, fn); }
+EXPORT void scuda_before_access(void (*fn)(const void *p, size_t bytes, int write)) { atomic_store(&bring, fn); }
 
 enum { OUT, IN }; /* of the program's memory; into it */
 

@@ -227,7 +227,7 @@ static void bring(const void *p, size_t bytes, int write) {
 
 static void interpose_calls(void) {
   void (*interpose)(void (*)(const void *, size_t, int)) =
-      (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_boundary");
+      (void (*)(void (*)(const void *, size_t, int)))dlsym(RTLD_DEFAULT, "scuda_before_access");
   static const char remedy[] = "vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE makes all of them work";
   if (interpose) {
     interpose(bring);
