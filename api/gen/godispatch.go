@@ -52,8 +52,8 @@ func (f *fields) flag(name string, value bool)  { f.add(name, strconv.FormatBool
 func (f fields) String() string { return "{" + strings.Join(f, ", ") + "}" }
 
 func (g *dispatchGen) function(fn *api.Func) (string, error) {
-	twin := g.twin(fn)
-	if n := len(fn.Params); n > maxWords || twin != nil && n == maxWords {
+	async := g.async(fn)
+	if n := len(fn.Params); n > maxWords || async != nil && n == maxWords {
 		return "", fmt.Errorf("%d parameters; the dispatch has room for %d words", n, maxWords)
 	}
 	var params []string
@@ -72,8 +72,8 @@ func (g *dispatchGen) function(fn *api.Func) (string, error) {
 		return p.Dir != api.Value || p.Struct || p.Delete || needed(p)
 	}))
 	f.flag("outs", fn.OutsOnError)
-	if twin != nil {
-		f.add("twin", "cuda.Op"+api.GoName(twin.Name))
+	if async != nil {
+		f.add("async", "cuda.Op"+api.GoName(async.Name))
 		f.flag("waits", fn.Class != api.Async)
 	}
 	return f.String(), nil
@@ -158,9 +158,9 @@ func (g *dispatchGen) record(fn *api.Func, p api.Param) string {
 	return "&record" + f.String()
 }
 
-// twin is the form with a stream of a function that has none: the per-thread form of the function runs on the calling
+// async is the form with a stream of a function that has none: the per-thread form of the function runs on the calling
 // thread's stream, which is not the executor's.
-func (g *dispatchGen) twin(fn *api.Func) *api.Func {
+func (g *dispatchGen) async(fn *api.Func) *api.Func {
 	if g.lib.ByName[fn.Name+"_ptds"] == nil {
 		return nil
 	}

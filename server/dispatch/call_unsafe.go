@@ -252,12 +252,12 @@ func lowBytes(v uint64, size uint16) uint64 {
 
 // invoke calls the driver with the words in args.
 func (f *function) invoke(op uint16, drv cuda.Driver, h Handles, args *cuda.Words, perThread bool) cuda.CUresult {
-	if !perThread || f.twin == 0 {
+	if !perThread || f.async == 0 {
 		return invoke.CUDA(drv, op, args)
 	}
 	own := h.PerThread()
 	args[len(f.params)] = own
-	result := invoke.CUDA(drv, f.twin, args)
+	result := invoke.CUDA(drv, f.async, args)
 	if result == cuda.CUDA_SUCCESS && f.waits {
 		return drv.CuStreamSynchronize(cuda.CUstream(own))
 	}

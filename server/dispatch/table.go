@@ -52,7 +52,7 @@ type function struct {
 	params []param
 	words  bool   // every parameter is a word, and none ends an object
 	outs   bool   // outputs are there with failures too
-	twin   uint16 // the form with a stream of a function without one: the per-thread form works on the thread's own
+	async  uint16 // the form with a stream of a function without one: the per-thread form works on the thread's own
 	waits  bool   // the per-thread form has waited for that stream when it returns
 }
 

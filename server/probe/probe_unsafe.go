@@ -37,12 +37,12 @@ type Machine struct {
 }
 
 const (
-	nameBytes = 256
-	areaBytes = 4096
+	nameBytes    = 256
+	answersBytes = 4096
 )
 
-// area is memory outside the Go heap that the driver writes its answers to.
-type area struct {
+// answers is memory outside the Go heap that the driver writes its answers to.
+type answers struct {
 	text   [nameBytes]byte
 	word   uint64
 	i      [2]int32
@@ -55,12 +55,12 @@ type area struct {
 // Run initialises the driver on the calling OS thread, which must be locked, and looks at all devices. The first
 // device's primary context stays retained, so that the first client does not wait for its making.
 func Run(gpu cuda.GPU) (*Machine, error) {
-	mem, err := unix.Mmap(-1, 0, areaBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	mem, err := unix.Mmap(-1, 0, answersBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("memory for the device snapshot: %w", err)
 	}
 	defer func() { _ = unix.Munmap(mem) }()
-	a := (*area)(unsafe.Pointer(unsafe.SliceData(mem)))
+	a := (*answers)(unsafe.Pointer(unsafe.SliceData(mem)))
 	gpu.ThreadInit()
 	if r := gpu.CuInit(0); r != cuda.CUDA_SUCCESS {
 		return nil, &Error{"cuInit", r}
@@ -88,7 +88,7 @@ func Run(gpu cuda.GPU) (*Machine, error) {
 	return m, nil
 }
 
-func device(gpu cuda.GPU, a *area, ordinal int32, keep bool) (*transport.Device, error) {
+func device(gpu cuda.GPU, a *answers, ordinal int32, keep bool) (*transport.Device, error) {
 	d := &transport.Device{}
 	if r := gpu.CuDeviceGet(&a.device, ordinal); r != cuda.CUDA_SUCCESS {
 		return nil, &Error{"cuDeviceGet", r}
@@ -127,7 +127,7 @@ func device(gpu cuda.GPU, a *area, ordinal int32, keep bool) (*transport.Device,
 }
 
 // inContext looks at what only a context tells.
-func inContext(gpu cuda.GPU, a *area, d *transport.Device, dev cuda.CUdevice, keep bool) error {
+func inContext(gpu cuda.GPU, a *answers, d *transport.Device, dev cuda.CUdevice, keep bool) error {
 	if r := gpu.CuDevicePrimaryCtxRetain(&a.ctx, dev); r != cuda.CUDA_SUCCESS {
 		return &Error{"cuDevicePrimaryCtxRetain", r}
 	}

@@ -35,8 +35,8 @@ type control struct {
 	farewell *Farewell
 }
 
-// side is one peer in the model, with the network's part that belongs to it.
-type side struct {
+// end is one peer in the model, with the network's part that belongs to it.
+type end struct {
 	*Peer[message]
 	name       string
 	wanted     []message // to be sent over the path
@@ -52,17 +52,17 @@ type side struct {
 	soon       bool // an acknowledgement was put off
 }
 
-func newSide(name string) *side {
-	return &side{
+func newEnd(name string) *end {
+	return &end{
 		Peer: NewPeer[message](testDepth, testSlots, testSlots), name: name, full: map[uint32]int{}, got: map[int]int{},
 	}
 }
 
-// model is two sides and the network between them: the path delays without bound, gives completions in any order, and
+// model is two ends and the network between them: the path delays without bound, gives completions in any order, and
 // dies at any time with whatever is on it, wholly or in part delivered.
 type model struct {
 	t        *rapid.T
-	sides    [2]*side
+	ends     [2]*end
 	epoch    uint64
 	pathUp   bool // it carries messages
 	finished map[int]bool
@@ -75,11 +75,11 @@ func (m *model) fatal(err error) {
 }
 
 // settled are what the account calls when a message's fate is known.
-func (m *model) settled(s *side) (finished, lost func(message)) {
+func (m *model) settled(s *end) (finished, lost func(message)) {
 	return func(x message) { m.finish(s, x) }, func(x message) { s.detour = append(s.detour, x.id) }
 }
 
-func (m *model) finish(s *side, x message) {
+func (m *model) finish(s *end, x message) {
 	if m.finished[x.id] {
 		m.t.Fatalf("message %d is finished twice", x.id)
 	}
@@ -89,11 +89,11 @@ func (m *model) finish(s *side, x message) {
 	m.finished[x.id] = true
 }
 
-func (m *model) other(s *side) *side {
-	if s == m.sides[0] {
-		return m.sides[1]
+func (m *model) other(s *end) *end {
+	if s == m.ends[0] {
+		return m.ends[1]
 	}
-	return m.sides[0]
+	return m.ends[0]
 }
 
 // moves are what may happen next.
@@ -101,7 +101,7 @@ func (m *model) moves() []func() {
 	var list []func()
 	add := func(f func()) { list = append(list, f) }
 	down := true
-	for _, s := range m.sides {
+	for _, s := range m.ends {
 		o := m.other(s)
 		down = down && s.State() == Down && len(s.control) == 0
 		if s.State() == Up && len(s.wanted) > 0 && s.Room() > 0 && (!s.wanted[0].slot || s.Credits() > 0) {
@@ -146,13 +146,13 @@ func (m *model) moves() []func() {
 func (m *model) begin() {
 	m.epoch++
 	m.pathUp = true
-	for _, s := range m.sides {
+	for _, s := range m.ends {
 		m.fatal(s.Begin(m.epoch))
 		s.path, s.pending, s.order, s.grantedYet, s.soon = nil, nil, nil, false, false
 	}
 }
 
-func (m *model) send(s *side) {
+func (m *model) send(s *end) {
 	x := s.wanted[0]
 	p, slot, ok := s.Send(x, x.slot)
 	if !ok {
@@ -162,7 +162,7 @@ func (m *model) send(s *side) {
 	s.path = append(s.path, sent{p, slot, x.id, s.Epoch()})
 }
 
-func (m *model) deliver(s, o *side) {
+func (m *model) deliver(s, o *end) {
 	f := s.path[0]
 	s.path = s.path[1:]
 	s.pending = append(s.pending, f.position)
@@ -185,14 +185,14 @@ func (m *model) deliver(s, o *side) {
 }
 
 // credit acknowledges and grants as a link does.
-func (m *model) credit(s *side, waits bool) {
+func (m *model) credit(s *end, waits bool) {
 	now, soon := s.Due(waits)
 	if s.soon = soon; now {
 		m.grant(s)
 	}
 }
 
-func (m *model) complete(s *side, i int) {
+func (m *model) complete(s *end, i int) {
 	p := s.pending[i]
 	s.pending = append(s.pending[:i:i], s.pending[i+1:]...)
 	if s.State() != Up { // the account is closed
@@ -202,7 +202,7 @@ func (m *model) complete(s *side, i int) {
 	s.Finish(func(x message) { m.finish(s, x) })
 }
 
-func (m *model) consume(s *side, slot uint32) {
+func (m *model) consume(s *end, slot uint32) {
 	if id := s.full[slot]; s.memory[slot] != id {
 		m.t.Fatalf("slot %d holds %d, not %d", slot, s.memory[slot], id)
 	}
@@ -213,17 +213,17 @@ func (m *model) consume(s *side, slot uint32) {
 	}
 }
 
-func (m *model) grant(s *side) {
+func (m *model) grant(s *end) {
 	s.control = append(s.control, control{epoch: s.Epoch(), ack: s.Received(), slots: s.Offer(nil)})
 }
 
-func (m *model) end(s *side) {
+func (m *model) end(s *end) {
 	f, err := s.End(m.settled(s))
 	m.fatal(err)
 	s.control = append(s.control, control{epoch: f.Epoch, farewell: &f})
 }
 
-func (m *model) hear(s, o *side) {
+func (m *model) hear(s, o *end) {
 	c := s.control[0]
 	s.control = s.control[1:]
 	finished, lost := m.settled(o)
@@ -237,7 +237,7 @@ func (m *model) hear(s, o *side) {
 	}
 }
 
-func (m *model) detour(s, o *side) {
+func (m *model) detour(s, o *end) {
 	id := s.detour[0]
 	s.detour = s.detour[1:]
 	o.got[id]++
@@ -248,11 +248,11 @@ func (m *model) detour(s, o *side) {
 // comes to a standstill.
 func TestRandomNetworks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &model{t: t, sides: [2]*side{newSide("a"), newSide("b")}, finished: map[int]bool{}}
+		m := &model{t: t, ends: [2]*end{newEnd("a"), newEnd("b")}, finished: map[int]bool{}}
 		id, total := 0, 0
 		steps := rapid.IntRange(10, 250).Draw(t, "steps")
 		for range steps {
-			s := m.sides[rapid.IntRange(0, 1).Draw(t, "side")]
+			s := m.ends[rapid.IntRange(0, 1).Draw(t, "end")]
 			switch rapid.IntRange(0, 19).Draw(t, "what") {
 			case 0:
 				m.pathUp = false // it dies
@@ -273,7 +273,7 @@ func TestRandomNetworks(t *testing.T) {
 			}
 			list[n%len(list)]()
 		}
-		for _, s := range m.sides {
+		for _, s := range m.ends {
 			for id, n := range s.got {
 				if n != 1 {
 					t.Errorf("message %d came %d times", id, n)
@@ -285,7 +285,7 @@ func TestRandomNetworks(t *testing.T) {
 
 func (m *model) describe() string {
 	text := fmt.Sprintf("path %v, epoch %d", m.pathUp, m.epoch)
-	for _, s := range m.sides {
+	for _, s := range m.ends {
 		text += fmt.Sprintf("; %s: state %d, room %d, credits %d, wanted %d, path %d, pending %d, control %d, full %d",
 			s.name, s.State(), s.Room(), s.Credits(), len(s.wanted),
 			len(s.path), len(s.pending), len(s.control), len(s.full))
