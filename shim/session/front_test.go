@@ -40,7 +40,11 @@ func newFront(t testing.TB, size int) *front {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(func() { _ = unix.MunmapPtr(base, uintptr(2*size)) })
+	t.Cleanup(func() {
+		if !t.Failed() { // else somebody may still be in it, whose crash would hide why
+			_ = unix.MunmapPtr(base, uintptr(2*size))
+		}
+	})
 	f := &front{t: t, ring: unsafe.Slice((*byte)(base), 2*size)}
 	f.shared = &Shared{
 		ABI: ABI, Ring: (*byte)(base), RingSize: uint64(size), ClientBase: 0x1000, ClientSlots: 64, ServerBase: 0x9000,

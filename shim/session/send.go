@@ -229,6 +229,9 @@ func (s *Session) Bulk(end uint64, data []byte) int32 {
 	}
 	if up != nil {
 		s.awaitUpload(up)
+		if up.Err != nil { // whoever saw the connection break may not have come to say so yet
+			s.fail(fmt.Errorf("a bulk connection broke during a copy: %w", up.Err))
+		}
 	}
 	return s.lost()
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ type peer struct {
 	drop     bool // reads commands without looking at them
 }
 
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 func newPeer(t testing.TB) *peer {
 	t.Helper()
@@ -294,6 +295,7 @@ func within(t testing.TB, f func()) {
 	select {
 	case <-done:
 	case <-time.After(deadline):
-		t.Fatal("still not done: deadlock?")
+		stacks := make([]byte, 1<<20)
+		t.Fatalf("still not done: deadlock?\n%s", stacks[:runtime.Stack(stacks, true)])
 	}
 }

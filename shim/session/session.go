@@ -94,7 +94,7 @@ type Session struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	closing atomic.Bool
-	failed  atomic.Bool
+	failed  sync.Once
 	done    sync.WaitGroup
 
 	send struct {
@@ -207,16 +207,20 @@ func (s *Session) Server() string { return s.conn.Remote() }
 // lost is the result of every call once the session has ended, else 0.
 func (s *Session) lost() int32 { return int32(atomic.LoadUint32(&s.shared.Lost)) }
 
-// fail ends the session: every call under way and every later one fails. Only the first call has an effect.
+// fail ends the session: every call under way and every later one fails. Only the first call says why; the others
+// return behind its line.
 func (s *Session) fail(err error) {
 	if s.closing.Load() {
 		s.end(Deinitialized)
 		return
 	}
-	if s.failed.Swap(true) {
-		return
-	}
 	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(Unavailable))
+	s.failed.Do(func() { sayWhy(s, err) }) // before it ends: a program may end as soon as its call returns
+	s.end(Unavailable)
+}
+
+// sayWhy tells the program's user why the session is lost.
+func sayWhy(s *Session, err error) {
 	s.mu.Lock()
 	notice := s.mu.notice
 	s.mu.Unlock()
@@ -228,7 +232,6 @@ func (s *Session) fail(err error) {
 		". All further CUDA calls of this process fail with CUDA_ERROR_DEVICE_UNAVAILABLE (46). Look into the server's "+
 		"log, then start the program again.",
 		"session", s.welcome.Session)
-	s.end(Unavailable) // after the line is out: a program may end as soon as its call returns
 }
 
 // broken ends the session after a failed write: the server may have said why before it closed.

@@ -89,6 +89,7 @@ type Transfer struct {
 	More   bool  // another part of the numbered transfer follows
 	Direct bool  // the preferred sender can read the memory as it is
 	Owner  Owner // may be nil
+	Err    error // why some of its bytes will never be sent; the owner may look when it is told
 
 	chunk       int // bytes of a piece for a fallback
 	next        int // what has been cut off

@@ -67,14 +67,37 @@ func TestOutboundEnds(t *testing.T) {
 	o := &owner{}
 	tr := &bulk.Transfer{Data: make([]byte, 8), Bytes: 8, Owner: o}
 	out.Post(tr)
-	if !out.Fail(nil) || out.Fail(nil) || out.Err() == nil || o.sent.Load() != 1 {
-		t.Errorf("what was not sent is not told as lost, or not given back: %d", o.sent.Load())
+	if !out.Fail(nil) || out.Fail(nil) || out.Err() == nil || o.sent.Load() != 1 || tr.Err == nil {
+		t.Errorf("what was not sent is not told as lost, or not given back: %d, %v", o.sent.Load(), tr.Err)
 	}
 	if out.Add(tr) {
 		t.Error("a transfer was taken behind the end")
 	}
 	if _, taken := out.Post(tr); !taken || o.sent.Load() != 2 {
 		t.Error("memory of a chunk behind the end is kept")
+	}
+}
+
+// broken is a fallback whose connection breaks within each piece.
+type broken struct {
+	immediate
+	err error
+}
+
+func (b *broken) Send(bulk.Piece, bulk.Region) error { return b.err }
+
+// The owner of a transfer that a fallback broke off knows of it as soon as the memory is its own again.
+func TestOutboundBreaks(t *testing.T) {
+	var out bulk.Outbound
+	gone, o := errors.New("gone"), &owner{}
+	tr := &bulk.Transfer{Data: make([]byte, 8), Owner: o}
+	out.Fallback()
+	out.Add(tr)
+	if err := out.Feed(&broken{err: gone}); !errors.Is(err, gone) {
+		t.Error(err)
+	}
+	if o.sent.Load() != 1 || !errors.Is(tr.Err, gone) {
+		t.Errorf("the owner was told %d times, of %v", o.sent.Load(), tr.Err)
 	}
 }
 

@@ -193,10 +193,16 @@ func (o *Outbound) sent(t *Transfer, n int) {
 	}
 }
 
+// drop notes that n bytes will never be sent. mu is held.
+func (o *Outbound) drop(t *Transfer, n int, why error) {
+	t.Err = why
+	o.sent(t, n)
+}
+
 // giveBack has a piece go by a fallback. mu is held.
 func (o *Outbound) giveBack(p Piece) {
 	if o.err != nil {
-		o.sent(p.Transfer, p.N)
+		o.drop(p.Transfer, p.N, o.err)
 		return
 	}
 	i, _ := slices.BinarySearchFunc(o.returned, p, func(a, p Piece) int {
@@ -274,10 +280,12 @@ func (o *Outbound) Feed(s Sender) error {
 	var err error
 	for {
 		o.mu.Lock()
-		if p.Transfer != nil {
+		if t := p.Transfer; t != nil {
 			o.sending--
-			o.lost = o.lost || err != nil
-			o.sent(p.Transfer, p.N)
+			if err != nil {
+				o.lost, t.Err = true, err
+			}
+			o.sent(t, p.N)
 		}
 		if err == nil {
 			o.await(o.claimable)
@@ -362,12 +370,12 @@ func (o *Outbound) Fail(why error) (lost bool) {
 	o.err = why
 	lost = o.lost || o.sending > 0 || len(o.returned) > 0 || len(o.fresh) > 0 || o.outstanding > 0
 	for _, p := range o.returned {
-		o.sent(p.Transfer, p.N)
+		o.drop(p.Transfer, p.N, why)
 	}
 	for _, t := range o.fresh {
 		n := t.Bytes - t.next
 		t.next = t.Bytes
-		o.sent(t, n)
+		o.drop(t, n, why)
 	}
 	o.returned, o.fresh = nil, nil
 	o.work.Ring()
@@ -388,7 +396,7 @@ func (o *Outbound) Abandon() {
 	for t := range o.unsettled {
 		n := t.outstanding
 		t.outstanding = 0
-		o.sent(t, n)
+		o.drop(t, n, cmp.Or(o.err, errNoReason))
 	}
 	clear(o.unsettled)
 	o.outstanding, o.stranded = 0, nil
