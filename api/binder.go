@@ -214,6 +214,7 @@ func (b *binder) element(p *Param, t Type) {
 	p.Signed = t.Kind == "int" || t.Kind == "enum" && !b.lib.UnsignedEnum(t.Underlying)
 	p.Float = t.Kind == "float"
 	p.Struct = t.Kind == "struct"
+	p.Enum = t.Kind == "enum"
 	p.Device = name == b.lf.device
 	if t.Kind == "handle" {
 		p.Handle = t.Underlying

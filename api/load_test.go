@@ -2,10 +2,13 @@ package api
 
 import (
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"scuda.dev/scuda/api/codec"
 )
 
 func load(t testing.TB) *Spec {
@@ -337,4 +340,36 @@ func TestOlderStructures(t *testing.T) {
 			t.Errorf("%s takes a structure of %d bytes, want %d", function, got, size)
 		}
 	}
+}
+
+// What Enumerator lets through is all that enumerations have: a constant above it would never reach a driver.
+func TestEnumerationsEndBelowUnknown(t *testing.T) {
+	spec := load(t)
+	for _, lib := range []*Library{spec.CUDA, spec.NVML} {
+		for tag, constants := range lib.Enums {
+			for name, v := range constants {
+				if v > codec.UnknownEnum && v != math.MaxInt32 && passed(lib, tag) {
+					t.Errorf("%s of %s is %d", name, tag, v)
+				}
+			}
+		}
+	}
+}
+
+// passed says whether values of an enumeration travel as parameters or in structures.
+func passed(lib *Library, tag string) bool {
+	of := func(ctype string) bool {
+		return lib.enumTag(strings.TrimRight(strings.TrimPrefix(ctype, "const "), " *")) == tag
+	}
+	for _, fn := range lib.Funcs {
+		if slices.ContainsFunc(fn.Params, func(p Param) bool { return of(p.CType) }) {
+			return true
+		}
+	}
+	for _, s := range lib.Structs {
+		if slices.ContainsFunc(s.Fields, func(f Field) bool { return of(f.CType) }) {
+			return true
+		}
+	}
+	return false
 }

@@ -41,6 +41,7 @@ type Param struct {
 	Signed bool
 	Float  bool
 	Struct bool   // the element is a struct or union (Patches lists the handles in it)
+	Enum   bool   // the element is an enumeration
 	Handle string // handle type name ("CUstream") when the value or element is a handle
 	Object string // type name ("CUtexObject") when the value or element is a number that names an object of the driver
 	Token  string // type name ("CUipcMemHandle") when the value or element is a structure for which the client has a token
@@ -79,16 +80,17 @@ type Patch struct {
 type Is int
 
 const (
-	Number  Is = iota // a size, a count, a flag, an enumerator: the driver judges it
+	Number  Is = iota // a size, a count, a flag: the driver judges it
 	Object            // names an object of the driver: the session must have been given it
 	Address           // device memory: the driver refuses what is not memory of a GPU (measured by perf/gpu/reach.c)
 	Void              // an address in the client: means nothing to the server, which puts 0 in its place
+	Enum              // 32 bits of an enumeration: the driver gets none above codec.UnknownEnum
 )
 
 // String names what it is.
-func (i Is) String() string { return [...]string{"number", "object", "address", "void"}[i] }
+func (i Is) String() string { return [...]string{"number", "object", "address", "void", "enum"}[i] }
 
-// Word is a 64-bit field of a structure that is no handle, and no mere number either.
+// Word is a field of a structure, of 64 bits or an enumeration, that is no handle, and no mere number either.
 type Word struct {
 	Offset int
 	Is     Is

@@ -210,6 +210,8 @@ func (b *binder) words(record string) (out []Word) {
 			w.Is = Object
 		case l.ctype == "CUdeviceptr":
 			w.Is = Address
+		case l.typ.Kind == "enum":
+			w.Is = Enum
 		}
 		if w.Is != Number && (!l.hidden || l.stated) {
 			out = append(out, w)

@@ -3,6 +3,7 @@ package codec
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"unsafe"
@@ -176,4 +177,15 @@ func FuzzCodec(f *testing.F) {
 			t.Fatal("error forgotten")
 		}
 	})
+}
+
+func TestEnumerator(t *testing.T) {
+	for v, want := range map[uint64]uint64{
+		0: 0, 998: 998, 999: 999, 1000: 999, 0x69800040: 999, math.MaxInt32: math.MaxInt32, math.MaxUint32: 999,
+		1<<32 | 5: 5, 1 << 63: 0,
+	} {
+		if got := Enumerator(v); got != want {
+			t.Errorf("%#x: %d, want %d", v, got, want)
+		}
+	}
 }

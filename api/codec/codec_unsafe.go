@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"unsafe"
 )
 
@@ -243,6 +244,19 @@ var (
 	never bool
 	sink  unsafe.Pointer //nolint:unused // written only: that keeps what goes into it from a stack
 )
+
+// UnknownEnum is what a value of an enumeration becomes that is above all constants: the drivers' answers to it are
+// recorded for every function.
+const UnknownEnum = 999
+
+// Enumerator is the low half of v as a value of an enumeration that a driver may look up in a table without comparing
+// it with the table's end. The constant with which enumerations mark their own end stays, for it is in no table.
+func Enumerator(v uint64) uint64 {
+	if v = v & math.MaxUint32; v > UnknownEnum && v != math.MaxInt32 {
+		return UnknownEnum
+	}
+	return v
+}
 
 // Words looks at n 64-bit values at p; p must be aligned to 8.
 func Words(p unsafe.Pointer, n uint64) []uint64 {

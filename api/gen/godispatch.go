@@ -101,6 +101,7 @@ func (g *dispatchGen) param(fn *api.Func, i int) (string, error) {
 	f.flag("stream", p.Dir == api.Value && p.Stream)
 	f.flag("deletes", p.Delete)
 	f.flag("needed", needed(p))
+	f.flag("enum", p.Enum && (p.Dir == api.Value || p.Dir == api.In))
 	for _, k := range []struct{ name, of string }{{"handle", p.Handle}, {"object", p.Object}, {"token", p.Token}} {
 		if k.of != "" {
 			f.add(k.name, "cuda."+kindName(k.of))
@@ -213,7 +214,13 @@ func (g *dispatchGen) patchList(record string, all []api.Patch) string {
 }
 
 // wordTable gives the name of the table of what else is checked in a parameter's structures.
-func (g *dispatchGen) wordTable(p api.Param) string { return g.wordList(p.Elem, p.Words) }
+// Of what the driver writes, nothing is compared with the constants of enumerations.
+func (g *dispatchGen) wordTable(p api.Param) string {
+	if p.Dir == api.Out && !slices.ContainsFunc(p.Words, func(w api.Word) bool { return w.Is != api.Enum }) {
+		return ""
+	}
+	return g.wordList(p.Elem, p.Words)
+}
 
 // wordList leaves addresses of device memory to the driver, but for the places of such that are unused.
 func (g *dispatchGen) wordList(record string, all []api.Word) string {
@@ -231,8 +238,8 @@ func (g *dispatchGen) wordList(record string, all []api.Word) string {
 			if w.Is == api.Object {
 				kind, unknown = "cuda."+kindName(w.Object), "cuda."+g.lib.Unknown[w.Object]
 			}
-			g.tables.f("{%d, %t, %s, %s, %s, %t},\n", w.Offset, w.Is == api.Void, kind, unknown, whenLiteral("&when", w.When),
-				w.Union)
+			g.tables.f("{%d, %t, %t, %s, %s, %s, %t},\n", w.Offset, w.Is == api.Void, w.Is == api.Enum, kind, unknown,
+				whenLiteral("&when", w.When), w.Union)
 		}
 		g.tables.f("}\n\n")
 	}

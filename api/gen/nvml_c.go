@@ -220,7 +220,7 @@ type nvmlParam struct {
 	kind                   int
 	versioned, count, text bool
 	fills, fresh           bool
-	deletes                bool
+	deletes, enum          bool
 	array                  *nvmlArray
 	tail                   int // offset of the count of the bytes at the structure's end, 0: none
 	clears                 bool
@@ -303,7 +303,7 @@ func nvmlParamOf(lib *api.Library, f *api.Func, i int) (*nvmlParam, error) {
 		q.dir = "STR"
 	default:
 		q.dir = "VALUE"
-		q.deletes = p.Handle != "" && ends
+		q.deletes, q.enum = p.Handle != "" && ends, p.Enum
 		return q, nil
 	}
 	q.text = p.Elem == "char" && p.Dir == api.Out && !f.Flag(api.FlagPadded)
@@ -399,7 +399,7 @@ func (q *nvmlParam) golang() string {
 		on   bool
 		name string
 	}{{q.versioned, "versioned"}, {q.count, "countPointer"}, {q.fills, "fills"}, {q.text, "text"},
-		{q.deletes, "deletes"}} {
+		{q.deletes, "deletes"}, {q.enum, "enum"}} {
 		if f.on {
 			flags = append(flags, f.name)
 		}

@@ -45,6 +45,9 @@ func (p *param) word(h Handles, sent uint64, arg *uint64, perThread bool) (cuda.
 		return p.unknown, h.Holds(p.object, sent)
 	}
 	*arg = lowBytes(sent, p.size)
+	if p.enum {
+		*arg = codec.Enumerator(*arg)
+	}
 	return 0, true
 }
 
@@ -182,6 +185,12 @@ func (c *call) elements(i int, n uint64) (cuda.CUresult, bool) {
 	p := &c.params[i]
 	if p.token != cuda.KindNone && !meant(c.h, p.token, c.at[i], n) {
 		return p.unknown, false
+	}
+	if p.enum {
+		for j := range n {
+			value := codec.Word32(c.at[i], uintptr(4*j))
+			*value = int32(codec.Enumerator(uint64(uint32(*value))))
+		}
 	}
 	s := p.record
 	if s == nil {

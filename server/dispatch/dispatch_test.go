@@ -240,7 +240,7 @@ func TestCall(t *testing.T) {
 		{"output", cuda.OpCuMemAlloc_v2, false, words(1, 64), 0, 0, "alloc 64", words(1, 0xd000)},
 		{"output with a failure", cuda.OpCuMemAlloc_v2, false, words(1, 64), 2, 2, "alloc 64", nil},
 		{"output nowhere", cuda.OpCuMemAlloc_v2, false, words(0, 64), 0, 1, "", nil},
-		{"negative value", cuda.OpCuCtxSetLimit, false, words(^uint64(2), 5), 0, 0, "limit -3 5", nil},
+		{"a limit that none is", cuda.OpCuCtxSetLimit, false, words(^uint64(2), 5), 0, 0, "limit 999 5", nil},
 		{"creation", cuda.OpCuStreamCreate, false, words(client(9), 3), 0, 0, "create 3", nil},
 		{"creation at NULL", cuda.OpCuStreamCreate, false, words(0, 3), 0, 1, "", nil},
 		{"per-thread form without a stream", cuda.OpCuMemsetD8_v2, true, words(0xd000, 255, 16), 0, 0,

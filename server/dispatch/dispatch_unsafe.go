@@ -81,10 +81,11 @@ type patch struct {
 }
 
 // word is a field of a structure that is no handle and must not reach the driver unseen: a number that names an object
-// of a kind, or (void) an address that means nothing here.
+// of a kind, (void) an address that means nothing here, or (enum) 32 bits of an enumeration.
 type word struct {
 	offset  uintptr
 	void    bool
+	enum    bool
 	kind    cuda.Kind
 	unknown cuda.CUresult // the answer to a number that the session was not given
 	when    *when
@@ -178,7 +179,14 @@ func checkWords(h Handles, p unsafe.Pointer, n, size uint64, words []word, selec
 		element := unsafe.Add(p, i*size)
 		for j := range words {
 			c := &words[j]
-			word, there := codec.Word64(element, c.offset), c.when.holds(element, selected)
+			there := c.when.holds(element, selected)
+			if c.enum {
+				if value := codec.Word32(element, c.offset); there {
+					*value = int32(codec.Enumerator(uint64(uint32(*value))))
+				}
+				continue
+			}
+			word := codec.Word64(element, c.offset)
 			switch {
 			case there && c.void, !there && !c.void && !c.union:
 				*word = 0

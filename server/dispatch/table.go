@@ -30,6 +30,7 @@ type param struct {
 	stream  bool // a stream that may be the calling form's default stream
 	deletes bool // the call ends the object
 	needed  bool // the driver would follow NULL: CUDA_ERROR_INVALID_VALUE
+	enum    bool // of an enumeration
 
 	handle  cuda.Kind
 	object  cuda.Kind

@@ -5,9 +5,9 @@ package dispatch
 import "scuda.dev/scuda/api/cuda"
 
 var methods = [...]*function{
-	cuda.OpCuArray3DCreate_v2:                                   {params: []param{{dir: dirNew, handle: cuda.KindArray}, {dir: dirIn, size: 40, count: 1, needed: true}}},
+	cuda.OpCuArray3DCreate_v2:                                   {params: []param{{dir: dirNew, handle: cuda.KindArray}, {dir: dirIn, size: 40, count: 1, needed: true, record: &record{words: wordsCUDA_ARRAY3D_DESCRIPTOR_v2}}}},
 	cuda.OpCuArray3DGetDescriptor_v2:                            {params: []param{{dir: dirOut, size: 40, count: 1}, {handle: cuda.KindArray}}},
-	cuda.OpCuArrayCreate_v2:                                     {params: []param{{dir: dirNew, handle: cuda.KindArray}, {dir: dirIn, size: 24, count: 1, needed: true}}},
+	cuda.OpCuArrayCreate_v2:                                     {params: []param{{dir: dirNew, handle: cuda.KindArray}, {dir: dirIn, size: 24, count: 1, needed: true, record: &record{words: wordsCUDA_ARRAY_DESCRIPTOR_v2}}}},
 	cuda.OpCuArrayDestroy:                                       {params: []param{{deletes: true, handle: cuda.KindArray}}},
 	cuda.OpCuArrayGetDescriptor_v2:                              {params: []param{{dir: dirOut, size: 24, count: 1}, {handle: cuda.KindArray}}},
 	cuda.OpCuArrayGetMemoryRequirements:                         {params: []param{{dir: dirOut, size: 32, count: 1}, {handle: cuda.KindArray}, {size: 4}}},
@@ -15,36 +15,36 @@ var methods = [...]*function{
 	cuda.OpCuArrayGetSparseProperties:                           {params: []param{{dir: dirOut, size: 48, count: 1}, {handle: cuda.KindArray}}},
 	cuda.OpCuCtxCreate:                                          {params: []param{{dir: dirNew, handle: cuda.KindContext}, {size: 4}, {size: 4}}},
 	cuda.OpCuCtxCreate_v2:                                       {params: []param{{dir: dirNew, handle: cuda.KindContext}, {size: 4}, {size: 4}}},
-	cuda.OpCuCtxCreate_v3:                                       {params: []param{{dir: dirNew, handle: cuda.KindContext}, {dir: dirIn, size: 8, by: 3, needed: true}, {size: 4}, {size: 4}, {size: 4}}},
+	cuda.OpCuCtxCreate_v3:                                       {params: []param{{dir: dirNew, handle: cuda.KindContext}, {dir: dirIn, size: 8, by: 3, needed: true, record: &record{words: wordsCUexecAffinityParam_v1}}, {size: 4}, {size: 4}, {size: 4}}},
 	cuda.OpCuCtxDestroy:                                         {params: []param{{deletes: true, handle: cuda.KindContext}}},
 	cuda.OpCuCtxDestroy_v2:                                      {params: []param{{deletes: true, handle: cuda.KindContext}}},
 	cuda.OpCuCtxDisablePeerAccess:                               {params: []param{{handle: cuda.KindContext}}, words: true},
 	cuda.OpCuCtxEnablePeerAccess:                                {params: []param{{handle: cuda.KindContext}, {size: 4}}, words: true},
 	cuda.OpCuCtxGetCacheConfig:                                  {params: []param{{dir: dirOut, size: 4, count: 1}}},
-	cuda.OpCuCtxGetExecAffinity:                                 {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 4}}},
+	cuda.OpCuCtxGetExecAffinity:                                 {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 4, enum: true}}},
 	cuda.OpCuCtxGetId:                                           {params: []param{{handle: cuda.KindContext}, {dir: dirOut, size: 8, count: 1}}},
-	cuda.OpCuCtxGetLimit:                                        {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 4}}},
+	cuda.OpCuCtxGetLimit:                                        {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 4, enum: true}}},
 	cuda.OpCuCtxGetSharedMemConfig:                              {params: []param{{dir: dirOut, size: 4, count: 1}}},
 	cuda.OpCuCtxRecordEvent:                                     {params: []param{{handle: cuda.KindContext}, {handle: cuda.KindEvent}}, words: true},
 	cuda.OpCuCtxResetPersistingL2Cache:                          {words: true},
-	cuda.OpCuCtxSetCacheConfig:                                  {params: []param{{size: 4}}, words: true},
+	cuda.OpCuCtxSetCacheConfig:                                  {params: []param{{size: 4, enum: true}}, words: true},
 	cuda.OpCuCtxSetFlags:                                        {params: []param{{size: 4}}, words: true},
-	cuda.OpCuCtxSetLimit:                                        {params: []param{{size: 4}, {}}, words: true},
-	cuda.OpCuCtxSetSharedMemConfig:                              {params: []param{{size: 4}}, words: true},
+	cuda.OpCuCtxSetLimit:                                        {params: []param{{size: 4, enum: true}, {}}, words: true},
+	cuda.OpCuCtxSetSharedMemConfig:                              {params: []param{{size: 4, enum: true}}, words: true},
 	cuda.OpCuCtxSynchronize:                                     {words: true},
 	cuda.OpCuCtxSynchronize_v2:                                  {params: []param{{handle: cuda.KindContext}}, words: true},
 	cuda.OpCuCtxWaitEvent:                                       {params: []param{{handle: cuda.KindContext}, {handle: cuda.KindEvent}}, words: true},
 	cuda.OpCuDeviceCanAccessPeer:                                {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4}, {size: 4}}},
 	cuda.OpCuDeviceGetDefaultMemPool:                            {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindMemoryPool}, {size: 4}}},
-	cuda.OpCuDeviceGetExecAffinitySupport:                       {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4}, {size: 4}}},
-	cuda.OpCuDeviceGetGraphMemAttribute:                         {params: []param{{size: 4}, {size: 4}, {dir: dirOut, size: 1, count: 8}}},
-	cuda.OpCuDeviceGetHostAtomicCapabilities:                    {params: []param{{dir: dirOut, size: 4, by: 3}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4}, {size: 4}}},
+	cuda.OpCuDeviceGetExecAffinitySupport:                       {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4, enum: true}, {size: 4}}},
+	cuda.OpCuDeviceGetGraphMemAttribute:                         {params: []param{{size: 4}, {size: 4, enum: true}, {dir: dirOut, size: 1, count: 8}}},
+	cuda.OpCuDeviceGetHostAtomicCapabilities:                    {params: []param{{dir: dirOut, size: 4, by: 3}, {dir: dirIn, size: 4, by: 3, needed: true, enum: true}, {size: 4}, {size: 4}}},
 	cuda.OpCuDeviceGetMemPool:                                   {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindMemoryPool}, {size: 4}}},
-	cuda.OpCuDeviceGetP2PAtomicCapabilities:                     {params: []param{{dir: dirOut, size: 4, by: 3}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4}, {size: 4}, {size: 4}}},
-	cuda.OpCuDeviceGetP2PAttribute:                              {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4}, {size: 4}, {size: 4}}},
-	cuda.OpCuDeviceGetTexture1DLinearMaxWidth:                   {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 4}, {size: 4}, {size: 4}}},
+	cuda.OpCuDeviceGetP2PAtomicCapabilities:                     {params: []param{{dir: dirOut, size: 4, by: 3}, {dir: dirIn, size: 4, by: 3, needed: true, enum: true}, {size: 4}, {size: 4}, {size: 4}}},
+	cuda.OpCuDeviceGetP2PAttribute:                              {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4, enum: true}, {size: 4}, {size: 4}}},
+	cuda.OpCuDeviceGetTexture1DLinearMaxWidth:                   {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 4, enum: true}, {size: 4}, {size: 4}}},
 	cuda.OpCuDeviceGraphMemTrim:                                 {params: []param{{size: 4}}, words: true},
-	cuda.OpCuDeviceSetGraphMemAttribute:                         {params: []param{{size: 4}, {size: 4}, {dir: dirIn, size: 1, count: 8, needed: true}}},
+	cuda.OpCuDeviceSetGraphMemAttribute:                         {params: []param{{size: 4}, {size: 4, enum: true}, {dir: dirIn, size: 1, count: 8, needed: true}}},
 	cuda.OpCuDeviceSetMemPool:                                   {params: []param{{size: 4}, {handle: cuda.KindMemoryPool}}, words: true},
 	cuda.OpCuEventCreate:                                        {params: []param{{dir: dirNew, handle: cuda.KindEvent}, {size: 4}}},
 	cuda.OpCuEventDestroy:                                       {params: []param{{deletes: true, handle: cuda.KindEvent}}},
@@ -55,14 +55,14 @@ var methods = [...]*function{
 	cuda.OpCuEventRecord:                                        {params: []param{{handle: cuda.KindEvent}, {stream: true, handle: cuda.KindStream}}, words: true},
 	cuda.OpCuEventRecordWithFlags:                               {params: []param{{handle: cuda.KindEvent}, {stream: true, handle: cuda.KindStream}, {size: 4}}, words: true},
 	cuda.OpCuEventSynchronize:                                   {params: []param{{handle: cuda.KindEvent}}, words: true},
-	cuda.OpCuFlushGPUDirectRDMAWrites:                           {params: []param{{size: 4}, {size: 4}}, words: true},
-	cuda.OpCuFuncGetAttribute:                                   {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4}, {handle: cuda.KindFunction}}},
+	cuda.OpCuFlushGPUDirectRDMAWrites:                           {params: []param{{size: 4, enum: true}, {size: 4, enum: true}}, words: true},
+	cuda.OpCuFuncGetAttribute:                                   {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4, enum: true}, {handle: cuda.KindFunction}}},
 	cuda.OpCuFuncGetModule:                                      {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindModule, parent: 2}, {handle: cuda.KindFunction}}},
 	cuda.OpCuFuncIsLoaded:                                       {params: []param{{dir: dirOut, size: 4, count: 1}, {handle: cuda.KindFunction}}},
 	cuda.OpCuFuncLoad:                                           {params: []param{{handle: cuda.KindFunction}}, words: true},
-	cuda.OpCuFuncSetAttribute:                                   {params: []param{{handle: cuda.KindFunction}, {size: 4}, {size: 4}}, words: true},
-	cuda.OpCuFuncSetCacheConfig:                                 {params: []param{{handle: cuda.KindFunction}, {size: 4}}, words: true},
-	cuda.OpCuFuncSetSharedMemConfig:                             {params: []param{{handle: cuda.KindFunction}, {size: 4}}, words: true},
+	cuda.OpCuFuncSetAttribute:                                   {params: []param{{handle: cuda.KindFunction}, {size: 4, enum: true}, {size: 4}}, words: true},
+	cuda.OpCuFuncSetCacheConfig:                                 {params: []param{{handle: cuda.KindFunction}, {size: 4, enum: true}}, words: true},
+	cuda.OpCuFuncSetSharedMemConfig:                             {params: []param{{handle: cuda.KindFunction}, {size: 4, enum: true}}, words: true},
 	cuda.OpCuGraphAddChildGraphNode:                             {params: []param{{dir: dirNew, handle: cuda.KindGraphNode, parent: 2}, {handle: cuda.KindGraph}, {dir: dirIn, size: 8, by: 4, needed: true, handle: cuda.KindGraphNode}, {}, {handle: cuda.KindGraph}}},
 	cuda.OpCuGraphAddDependencies:                               {params: []param{{handle: cuda.KindGraph}, {dir: dirIn, size: 8, by: 4, needed: true, handle: cuda.KindGraphNode}, {dir: dirIn, size: 8, by: 4, needed: true, handle: cuda.KindGraphNode}, {}}},
 	cuda.OpCuGraphAddDependencies_v2:                            {params: []param{{handle: cuda.KindGraph}, {dir: dirIn, size: 8, by: 5, needed: true, handle: cuda.KindGraphNode}, {dir: dirIn, size: 8, by: 5, needed: true, handle: cuda.KindGraphNode}, {dir: dirIn, size: 8, by: 5}, {}}},
@@ -97,11 +97,11 @@ var methods = [...]*function{
 	cuda.OpCuGraphGetRootNodes:                                  {params: []param{{handle: cuda.KindGraph}, {dir: dirRet, size: 8, by: 3, handle: cuda.KindGraphNode, parent: 1}, {dir: dirInOut, size: 8, count: 1, needed: true}}},
 	cuda.OpCuGraphInstantiate:                                   {params: []param{{dir: dirNew, handle: cuda.KindGraphExec, parent: 2}, {handle: cuda.KindGraph}, {dir: dirRet, size: 8, count: 1, handle: cuda.KindGraphNode, parent: 2}, {dir: dirInOut, size: 1, by: 5}, {}}, outs: true},
 	cuda.OpCuGraphInstantiateWithFlags:                          {params: []param{{dir: dirNew, handle: cuda.KindGraphExec, parent: 2}, {handle: cuda.KindGraph}, {}}},
-	cuda.OpCuGraphInstantiateWithParams:                         {params: []param{{dir: dirNew, handle: cuda.KindGraphExec, parent: 2}, {handle: cuda.KindGraph}, {dir: dirInOut, size: 32, count: 1, needed: true, parent: 2, record: &record{patches: patchesCUDA_GRAPH_INSTANTIATE_PARAMS}}}, outs: true},
+	cuda.OpCuGraphInstantiateWithParams:                         {params: []param{{dir: dirNew, handle: cuda.KindGraphExec, parent: 2}, {handle: cuda.KindGraph}, {dir: dirInOut, size: 32, count: 1, needed: true, parent: 2, record: &record{patches: patchesCUDA_GRAPH_INSTANTIATE_PARAMS, words: wordsCUDA_GRAPH_INSTANTIATE_PARAMS}}}, outs: true},
 	cuda.OpCuGraphInstantiate_v2:                                {params: []param{{dir: dirNew, handle: cuda.KindGraphExec, parent: 2}, {handle: cuda.KindGraph}, {dir: dirRet, size: 8, count: 1, handle: cuda.KindGraphNode, parent: 2}, {dir: dirInOut, size: 1, by: 5}, {}}, outs: true},
 	cuda.OpCuGraphKernelNodeCopyAttributes:                      {params: []param{{handle: cuda.KindGraphNode}, {handle: cuda.KindGraphNode}}, words: true},
-	cuda.OpCuGraphKernelNodeGetAttribute:                        {params: []param{{handle: cuda.KindGraphNode}, {size: 4}, {dir: dirOut, size: 64, count: 1, needed: true, parent: 1, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
-	cuda.OpCuGraphKernelNodeSetAttribute:                        {params: []param{{handle: cuda.KindGraphNode}, {size: 4}, {dir: dirIn, size: 64, count: 1, needed: true, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
+	cuda.OpCuGraphKernelNodeGetAttribute:                        {params: []param{{handle: cuda.KindGraphNode}, {size: 4, enum: true}, {dir: dirOut, size: 64, count: 1, needed: true, parent: 1, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
+	cuda.OpCuGraphKernelNodeSetAttribute:                        {params: []param{{handle: cuda.KindGraphNode}, {size: 4, enum: true}, {dir: dirIn, size: 64, count: 1, needed: true, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
 	cuda.OpCuGraphLaunch:                                        {params: []param{{handle: cuda.KindGraphExec}, {stream: true, handle: cuda.KindStream}}, words: true},
 	cuda.OpCuGraphMemFreeNodeGetParams:                          {params: []param{{handle: cuda.KindGraphNode}, {dir: dirOut, size: 8, count: 1}}},
 	cuda.OpCuGraphMemcpyNodeSetParams:                           {params: []param{{handle: cuda.KindGraphNode}, {dir: dirIn, size: 200, count: 1, needed: true, record: &record{patches: patchesCUDA_MEMCPY3D_v2, words: wordsCUDA_MEMCPY3D_v2, refuse: refuseCUDA_MEMCPY3D_v2}}}},
@@ -126,9 +126,9 @@ var methods = [...]*function{
 	cuda.OpCuIpcOpenEventHandle:                                 {params: []param{{dir: dirNew, handle: cuda.KindEvent}, {size: 64, value: true, token: cuda.KindIpcEventHandle, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
 	cuda.OpCuIpcOpenMemHandle:                                   {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 64, value: true, token: cuda.KindIpcMemHandle, unknown: cuda.CUDA_ERROR_INVALID_VALUE}, {size: 4}}},
 	cuda.OpCuIpcOpenMemHandle_v2:                                {params: []param{{dir: dirOut, size: 8, count: 1}, {size: 64, value: true, token: cuda.KindIpcMemHandle, unknown: cuda.CUDA_ERROR_INVALID_VALUE}, {size: 4}}},
-	cuda.OpCuKernelGetAttribute:                                 {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4}, {handle: cuda.KindKernel}, {size: 4}}},
-	cuda.OpCuKernelSetAttribute:                                 {params: []param{{size: 4}, {size: 4}, {handle: cuda.KindKernel}, {size: 4}}, words: true},
-	cuda.OpCuKernelSetCacheConfig:                               {params: []param{{handle: cuda.KindKernel}, {size: 4}, {size: 4}}, words: true},
+	cuda.OpCuKernelGetAttribute:                                 {params: []param{{dir: dirOut, size: 4, count: 1}, {size: 4, enum: true}, {handle: cuda.KindKernel}, {size: 4}}},
+	cuda.OpCuKernelSetAttribute:                                 {params: []param{{size: 4, enum: true}, {size: 4}, {handle: cuda.KindKernel}, {size: 4}}, words: true},
+	cuda.OpCuKernelSetCacheConfig:                               {params: []param{{handle: cuda.KindKernel}, {size: 4, enum: true}, {size: 4}}, words: true},
 	cuda.OpCuLibraryGetModule:                                   {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindModule, parent: 2}, {handle: cuda.KindLibrary}}},
 	cuda.OpCuLibraryUnload:                                      {params: []param{{deletes: true, handle: cuda.KindLibrary}}},
 	cuda.OpCuMemAddressFree:                                     {params: []param{{}, {}}, words: true},
@@ -140,28 +140,28 @@ var methods = [...]*function{
 	cuda.OpCuMemCreate:                                          {params: []param{{dir: dirOut, size: 8, count: 1, object: cuda.KindMemGenericAllocationHandle}, {}, {dir: dirIn, size: 32, count: 1, needed: true, record: &record{words: wordsCUmemAllocationProp_v1}}, {}}},
 	cuda.OpCuMemFreeAsync:                                       {params: []param{{}, {stream: true, handle: cuda.KindStream}}, words: true},
 	cuda.OpCuMemFree_v2:                                         {params: []param{{}}, words: true},
-	cuda.OpCuMemGetAccess:                                       {params: []param{{dir: dirOut, size: 8, count: 1}, {dir: dirIn, size: 8, count: 1, needed: true}, {}}},
+	cuda.OpCuMemGetAccess:                                       {params: []param{{dir: dirOut, size: 8, count: 1}, {dir: dirIn, size: 8, count: 1, needed: true, record: &record{words: wordsCUmemLocation_v1}}, {}}},
 	cuda.OpCuMemGetAddressRange_v2:                              {params: []param{{dir: dirOut, size: 8, count: 1}, {dir: dirOut, size: 8, count: 1}, {}}},
-	cuda.OpCuMemGetAllocationGranularity:                        {params: []param{{dir: dirOut, size: 8, count: 1}, {dir: dirIn, size: 32, count: 1, needed: true, record: &record{words: wordsCUmemAllocationProp_v1}}, {size: 4}}},
+	cuda.OpCuMemGetAllocationGranularity:                        {params: []param{{dir: dirOut, size: 8, count: 1}, {dir: dirIn, size: 32, count: 1, needed: true, record: &record{words: wordsCUmemAllocationProp_v1}}, {size: 4, enum: true}}},
 	cuda.OpCuMemGetAllocationPropertiesFromHandle:               {params: []param{{dir: dirOut, size: 32, count: 1, record: &record{words: wordsCUmemAllocationProp_v1}}, {object: cuda.KindMemGenericAllocationHandle, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
-	cuda.OpCuMemGetDefaultMemPool:                               {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindMemoryPool}, {dir: dirIn, size: 8, count: 1, needed: true}, {size: 4}}},
+	cuda.OpCuMemGetDefaultMemPool:                               {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindMemoryPool}, {dir: dirIn, size: 8, count: 1, needed: true, record: &record{words: wordsCUmemLocation_v1}}, {size: 4, enum: true}}},
 	cuda.OpCuMemGetInfo_v2:                                      {params: []param{{dir: dirOut, size: 8, count: 1}, {dir: dirOut, size: 8, count: 1}}},
-	cuda.OpCuMemGetMemPool:                                      {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindMemoryPool}, {dir: dirIn, size: 8, count: 1, needed: true}, {size: 4}}},
+	cuda.OpCuMemGetMemPool:                                      {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindMemoryPool}, {dir: dirIn, size: 8, count: 1, needed: true, record: &record{words: wordsCUmemLocation_v1}}, {size: 4, enum: true}}},
 	cuda.OpCuMemMap:                                             {params: []param{{}, {}, {}, {object: cuda.KindMemGenericAllocationHandle, unknown: cuda.CUDA_ERROR_INVALID_VALUE}, {}}, words: true},
 	cuda.OpCuMemMapArrayAsync:                                   {params: []param{{dir: dirIn, size: 96, by: 2, needed: true, record: &record{patches: patchesCUarrayMapInfo_v1, words: wordsCUarrayMapInfo_v1}}, {size: 4}, {stream: true, handle: cuda.KindStream}}},
 	cuda.OpCuMemPoolCreate:                                      {params: []param{{dir: dirNew, handle: cuda.KindMemoryPool}, {dir: dirIn, size: 88, count: 1, needed: true, record: &record{words: wordsCUmemPoolProps_v1}}}},
 	cuda.OpCuMemPoolDestroy:                                     {params: []param{{deletes: true, handle: cuda.KindMemoryPool}}},
 	cuda.OpCuMemPoolExportPointer:                               {params: []param{{dir: dirOut, size: 64, count: 1, token: cuda.KindMemPoolPtrExportData}, {}}},
-	cuda.OpCuMemPoolGetAccess:                                   {params: []param{{dir: dirOut, size: 4, count: 1}, {handle: cuda.KindMemoryPool}, {dir: dirIn, size: 8, count: 1, needed: true}}},
-	cuda.OpCuMemPoolGetAttribute:                                {params: []param{{handle: cuda.KindMemoryPool}, {size: 4}, {dir: dirOut, size: 1, count: 8}}},
+	cuda.OpCuMemPoolGetAccess:                                   {params: []param{{dir: dirOut, size: 4, count: 1}, {handle: cuda.KindMemoryPool}, {dir: dirIn, size: 8, count: 1, needed: true, record: &record{words: wordsCUmemLocation_v1}}}},
+	cuda.OpCuMemPoolGetAttribute:                                {params: []param{{handle: cuda.KindMemoryPool}, {size: 4, enum: true}, {dir: dirOut, size: 1, count: 8}}},
 	cuda.OpCuMemPoolImportPointer:                               {params: []param{{dir: dirOut, size: 8, count: 1}, {handle: cuda.KindMemoryPool}, {dir: dirIn, size: 64, count: 1, needed: true, token: cuda.KindMemPoolPtrExportData, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
-	cuda.OpCuMemPoolSetAccess:                                   {params: []param{{handle: cuda.KindMemoryPool}, {dir: dirIn, size: 12, by: 3, needed: true}, {}}},
-	cuda.OpCuMemPoolSetAttribute:                                {params: []param{{handle: cuda.KindMemoryPool}, {size: 4}, {dir: dirIn, size: 1, count: 8, needed: true}}},
+	cuda.OpCuMemPoolSetAccess:                                   {params: []param{{handle: cuda.KindMemoryPool}, {dir: dirIn, size: 12, by: 3, needed: true, record: &record{words: wordsCUmemAccessDesc_v1}}, {}}},
+	cuda.OpCuMemPoolSetAttribute:                                {params: []param{{handle: cuda.KindMemoryPool}, {size: 4, enum: true}, {dir: dirIn, size: 1, count: 8, needed: true}}},
 	cuda.OpCuMemPoolTrimTo:                                      {params: []param{{handle: cuda.KindMemoryPool}, {}}, words: true},
 	cuda.OpCuMemRelease:                                         {params: []param{{deletes: true, object: cuda.KindMemGenericAllocationHandle, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
 	cuda.OpCuMemRetainAllocationHandle:                          {params: []param{{dir: dirOut, size: 8, count: 1, object: cuda.KindMemGenericAllocationHandle}, {dir: dirOpaque}}},
-	cuda.OpCuMemSetAccess:                                       {params: []param{{}, {}, {dir: dirIn, size: 12, by: 4, needed: true}, {}}},
-	cuda.OpCuMemSetMemPool:                                      {params: []param{{dir: dirIn, size: 8, count: 1, needed: true}, {size: 4}, {handle: cuda.KindMemoryPool}}},
+	cuda.OpCuMemSetAccess:                                       {params: []param{{}, {}, {dir: dirIn, size: 12, by: 4, needed: true, record: &record{words: wordsCUmemAccessDesc_v1}}, {}}},
+	cuda.OpCuMemSetMemPool:                                      {params: []param{{dir: dirIn, size: 8, count: 1, needed: true, record: &record{words: wordsCUmemLocation_v1}}, {size: 4, enum: true}, {handle: cuda.KindMemoryPool}}},
 	cuda.OpCuMemUnmap:                                           {params: []param{{}, {}}, words: true},
 	cuda.OpCuMemcpy2DAsync_v2:                                   {params: []param{{dir: dirIn, size: 128, count: 1, needed: true, record: &record{patches: patchesCUDA_MEMCPY2D_v2, words: wordsCUDA_MEMCPY2D_v2, refuse: refuseCUDA_MEMCPY2D_v2}}, {stream: true, handle: cuda.KindStream}}},
 	cuda.OpCuMemcpy2DUnaligned_v2:                               {params: []param{{dir: dirIn, size: 128, count: 1, needed: true, record: &record{patches: patchesCUDA_MEMCPY2D_v2, words: wordsCUDA_MEMCPY2D_v2, refuse: refuseCUDA_MEMCPY2D_v2}}}},
@@ -189,7 +189,7 @@ var methods = [...]*function{
 	cuda.OpCuMemsetD32_v2:                                       {params: []param{{}, {size: 4}, {}}, words: true, async: cuda.OpCuMemsetD32Async},
 	cuda.OpCuMemsetD8Async:                                      {params: []param{{}, {size: 1}, {}, {stream: true, handle: cuda.KindStream}}, words: true},
 	cuda.OpCuMemsetD8_v2:                                        {params: []param{{}, {size: 1}, {}}, words: true, async: cuda.OpCuMemsetD8Async},
-	cuda.OpCuMipmappedArrayCreate:                               {params: []param{{dir: dirNew, handle: cuda.KindMipmappedArray}, {dir: dirIn, size: 40, count: 1, needed: true}, {size: 4}}},
+	cuda.OpCuMipmappedArrayCreate:                               {params: []param{{dir: dirNew, handle: cuda.KindMipmappedArray}, {dir: dirIn, size: 40, count: 1, needed: true, record: &record{words: wordsCUDA_ARRAY3D_DESCRIPTOR_v2}}, {size: 4}}},
 	cuda.OpCuMipmappedArrayDestroy:                              {params: []param{{deletes: true, handle: cuda.KindMipmappedArray}}},
 	cuda.OpCuMipmappedArrayGetLevel:                             {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindArray, parent: 2}, {handle: cuda.KindMipmappedArray}, {size: 4}}},
 	cuda.OpCuMipmappedArrayGetMemoryRequirements:                {params: []param{{dir: dirOut, size: 32, count: 1}, {handle: cuda.KindMipmappedArray}, {size: 4}}},
@@ -201,18 +201,18 @@ var methods = [...]*function{
 	cuda.OpCuOccupancyMaxActiveBlocksPerMultiprocessor:          {params: []param{{dir: dirOut, size: 4, count: 1}, {handle: cuda.KindFunction}, {size: 4}, {}}},
 	cuda.OpCuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags: {params: []param{{dir: dirOut, size: 4, count: 1}, {handle: cuda.KindFunction}, {size: 4}, {}, {size: 4}}},
 	cuda.OpCuParamSetTexRef:                                     {params: []param{{handle: cuda.KindFunction}, {size: 4}, {handle: cuda.KindTexref}}, words: true},
-	cuda.OpCuPointerSetAttribute:                                {params: []param{{dir: dirIn, size: 1, count: 4, needed: true}, {size: 4}, {}}},
+	cuda.OpCuPointerSetAttribute:                                {params: []param{{dir: dirIn, size: 1, count: 4, needed: true}, {size: 4, enum: true}, {}}},
 	cuda.OpCuStreamBatchMemOp_v2:                                {params: []param{{stream: true, handle: cuda.KindStream}, {size: 4}, {dir: dirIn, size: 48, by: 2, needed: true}, {size: 4}}},
 	cuda.OpCuStreamBeginCapture:                                 {params: []param{{stream: true, handle: cuda.KindStream}}, words: true},
-	cuda.OpCuStreamBeginCaptureToGraph:                          {params: []param{{stream: true, handle: cuda.KindStream}, {handle: cuda.KindGraph}, {dir: dirIn, size: 8, by: 5, needed: true, handle: cuda.KindGraphNode}, {dir: dirIn, size: 8, by: 5}, {}, {size: 4}}},
-	cuda.OpCuStreamBeginCapture_v2:                              {params: []param{{stream: true, handle: cuda.KindStream}, {size: 4}}, words: true},
+	cuda.OpCuStreamBeginCaptureToGraph:                          {params: []param{{stream: true, handle: cuda.KindStream}, {handle: cuda.KindGraph}, {dir: dirIn, size: 8, by: 5, needed: true, handle: cuda.KindGraphNode}, {dir: dirIn, size: 8, by: 5}, {}, {size: 4, enum: true}}},
+	cuda.OpCuStreamBeginCapture_v2:                              {params: []param{{stream: true, handle: cuda.KindStream}, {size: 4, enum: true}}, words: true},
 	cuda.OpCuStreamCopyAttributes:                               {params: []param{{stream: true, handle: cuda.KindStream}, {stream: true, handle: cuda.KindStream}}, words: true},
 	cuda.OpCuStreamCreate:                                       {params: []param{{dir: dirNew, handle: cuda.KindStream}, {size: 4}}},
 	cuda.OpCuStreamCreateWithPriority:                           {params: []param{{dir: dirNew, handle: cuda.KindStream}, {size: 4}, {size: 4}}},
 	cuda.OpCuStreamDestroy:                                      {params: []param{{stream: true, deletes: true, handle: cuda.KindStream}}},
 	cuda.OpCuStreamDestroy_v2:                                   {params: []param{{stream: true, deletes: true, handle: cuda.KindStream}}},
 	cuda.OpCuStreamEndCapture:                                   {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirRet, size: 8, count: 1, handle: cuda.KindGraph}}},
-	cuda.OpCuStreamGetAttribute:                                 {params: []param{{stream: true, handle: cuda.KindStream}, {size: 4}, {dir: dirOut, size: 64, count: 1, needed: true, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
+	cuda.OpCuStreamGetAttribute:                                 {params: []param{{stream: true, handle: cuda.KindStream}, {size: 4, enum: true}, {dir: dirOut, size: 64, count: 1, needed: true, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
 	cuda.OpCuStreamGetCtx:                                       {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirRet, size: 8, count: 1, handle: cuda.KindContext}}},
 	cuda.OpCuStreamGetCtx_v2:                                    {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirRet, size: 8, count: 1, handle: cuda.KindContext}, {dir: dirRet, size: 8, count: 1, handle: cuda.KindGreenCtx}}},
 	cuda.OpCuStreamGetDevice:                                    {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirOut, size: 4, count: 1}}},
@@ -221,7 +221,7 @@ var methods = [...]*function{
 	cuda.OpCuStreamGetPriority:                                  {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirOut, size: 4, count: 1}}},
 	cuda.OpCuStreamIsCapturing:                                  {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirOut, size: 4, count: 1}}},
 	cuda.OpCuStreamQuery:                                        {params: []param{{stream: true, handle: cuda.KindStream}}, words: true},
-	cuda.OpCuStreamSetAttribute:                                 {params: []param{{stream: true, handle: cuda.KindStream}, {size: 4}, {dir: dirIn, size: 64, count: 1, needed: true, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
+	cuda.OpCuStreamSetAttribute:                                 {params: []param{{stream: true, handle: cuda.KindStream}, {size: 4, enum: true}, {dir: dirIn, size: 64, count: 1, needed: true, record: &record{patches: patchesCUlaunchAttributeValue, words: wordsCUlaunchAttributeValue, by: 2, known: knownCUlaunchAttributeID}}}},
 	cuda.OpCuStreamSynchronize:                                  {params: []param{{stream: true, handle: cuda.KindStream}}, words: true},
 	cuda.OpCuStreamUpdateCaptureDependencies:                    {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirIn, size: 8, by: 3, needed: true, handle: cuda.KindGraphNode}, {}, {size: 4}}},
 	cuda.OpCuStreamUpdateCaptureDependencies_v2:                 {params: []param{{stream: true, handle: cuda.KindStream}, {dir: dirIn, size: 8, by: 4, needed: true, handle: cuda.KindGraphNode}, {dir: dirIn, size: 8, by: 4}, {}, {size: 4}}},
@@ -230,18 +230,18 @@ var methods = [...]*function{
 	cuda.OpCuStreamWaitValue64_v2:                               {params: []param{{stream: true, handle: cuda.KindStream}, {}, {}, {size: 4}}, words: true},
 	cuda.OpCuStreamWriteValue32_v2:                              {params: []param{{stream: true, handle: cuda.KindStream}, {}, {size: 4}, {size: 4}}, words: true},
 	cuda.OpCuStreamWriteValue64_v2:                              {params: []param{{stream: true, handle: cuda.KindStream}, {}, {}, {size: 4}}, words: true},
-	cuda.OpCuSurfObjectCreate:                                   {params: []param{{dir: dirOut, size: 8, count: 1, needed: true, object: cuda.KindSurfObject}, {dir: dirIn, size: 144, count: 1, needed: true, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1}}}},
+	cuda.OpCuSurfObjectCreate:                                   {params: []param{{dir: dirOut, size: 8, count: 1, needed: true, object: cuda.KindSurfObject}, {dir: dirIn, size: 144, count: 1, needed: true, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1, words: wordsCUDA_RESOURCE_DESC_v1}}}},
 	cuda.OpCuSurfObjectDestroy:                                  {params: []param{{deletes: true, object: cuda.KindSurfObject, unknown: cuda.CUDA_SUCCESS}}},
-	cuda.OpCuSurfObjectGetResourceDesc:                          {params: []param{{dir: dirOut, size: 144, count: 1, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1}}, {object: cuda.KindSurfObject, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
+	cuda.OpCuSurfObjectGetResourceDesc:                          {params: []param{{dir: dirOut, size: 144, count: 1, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1, words: wordsCUDA_RESOURCE_DESC_v1}}, {object: cuda.KindSurfObject, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
 	cuda.OpCuSurfRefGetArray:                                    {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindArray, parent: 2}, {handle: cuda.KindSurfref}}},
 	cuda.OpCuSurfRefSetArray:                                    {params: []param{{handle: cuda.KindSurfref}, {handle: cuda.KindArray}, {size: 4}}, words: true},
-	cuda.OpCuTensorMapEncodeIm2col:                              {params: []param{{dir: dirOut, size: 128, count: 1}, {size: 4}, {size: 4}, {dir: dirOpaque}, {dir: dirIn, size: 8, by: 3, needed: true}, {dir: dirIn, size: 8, by: 3, less: 1, needed: true}, {dir: dirIn, size: 4, by: 3, less: 2, needed: true}, {dir: dirIn, size: 4, by: 3, less: 2, needed: true}, {size: 4}, {size: 4}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4}, {size: 4}, {size: 4}, {size: 4}}},
-	cuda.OpCuTensorMapEncodeIm2colWide:                          {params: []param{{dir: dirOut, size: 128, count: 1}, {size: 4}, {size: 4}, {dir: dirOpaque}, {dir: dirIn, size: 8, by: 3, needed: true}, {dir: dirIn, size: 8, by: 3, less: 1, needed: true}, {size: 4}, {size: 4}, {size: 4}, {size: 4}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4}, {size: 4}, {size: 4}, {size: 4}, {size: 4}}},
-	cuda.OpCuTensorMapEncodeTiled:                               {params: []param{{dir: dirOut, size: 128, count: 1}, {size: 4}, {size: 4}, {dir: dirOpaque}, {dir: dirIn, size: 8, by: 3, needed: true}, {dir: dirIn, size: 8, by: 3, less: 1, needed: true}, {dir: dirIn, size: 4, by: 3, needed: true}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4}, {size: 4}, {size: 4}, {size: 4}}},
+	cuda.OpCuTensorMapEncodeIm2col:                              {params: []param{{dir: dirOut, size: 128, count: 1}, {size: 4, enum: true}, {size: 4}, {dir: dirOpaque}, {dir: dirIn, size: 8, by: 3, needed: true}, {dir: dirIn, size: 8, by: 3, less: 1, needed: true}, {dir: dirIn, size: 4, by: 3, less: 2, needed: true}, {dir: dirIn, size: 4, by: 3, less: 2, needed: true}, {size: 4}, {size: 4}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4, enum: true}, {size: 4, enum: true}, {size: 4, enum: true}, {size: 4, enum: true}}},
+	cuda.OpCuTensorMapEncodeIm2colWide:                          {params: []param{{dir: dirOut, size: 128, count: 1}, {size: 4, enum: true}, {size: 4}, {dir: dirOpaque}, {dir: dirIn, size: 8, by: 3, needed: true}, {dir: dirIn, size: 8, by: 3, less: 1, needed: true}, {size: 4}, {size: 4}, {size: 4}, {size: 4}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4, enum: true}, {size: 4, enum: true}, {size: 4, enum: true}, {size: 4, enum: true}, {size: 4, enum: true}}},
+	cuda.OpCuTensorMapEncodeTiled:                               {params: []param{{dir: dirOut, size: 128, count: 1}, {size: 4, enum: true}, {size: 4}, {dir: dirOpaque}, {dir: dirIn, size: 8, by: 3, needed: true}, {dir: dirIn, size: 8, by: 3, less: 1, needed: true}, {dir: dirIn, size: 4, by: 3, needed: true}, {dir: dirIn, size: 4, by: 3, needed: true}, {size: 4, enum: true}, {size: 4, enum: true}, {size: 4, enum: true}, {size: 4, enum: true}}},
 	cuda.OpCuTensorMapReplaceAddress:                            {params: []param{{dir: dirInOut, size: 128, count: 1, needed: true}, {dir: dirOpaque}}},
-	cuda.OpCuTexObjectCreate:                                    {params: []param{{dir: dirOut, size: 8, count: 1, object: cuda.KindTexObject}, {dir: dirIn, size: 144, count: 1, needed: true, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1}}, {dir: dirIn, size: 104, count: 1, needed: true}, {dir: dirIn, size: 112, count: 1}}},
+	cuda.OpCuTexObjectCreate:                                    {params: []param{{dir: dirOut, size: 8, count: 1, object: cuda.KindTexObject}, {dir: dirIn, size: 144, count: 1, needed: true, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1, words: wordsCUDA_RESOURCE_DESC_v1}}, {dir: dirIn, size: 104, count: 1, needed: true, record: &record{words: wordsCUDA_TEXTURE_DESC_v1}}, {dir: dirIn, size: 112, count: 1, record: &record{words: wordsCUDA_RESOURCE_VIEW_DESC_v1}}}},
 	cuda.OpCuTexObjectDestroy:                                   {params: []param{{deletes: true, object: cuda.KindTexObject, unknown: cuda.CUDA_SUCCESS}}},
-	cuda.OpCuTexObjectGetResourceDesc:                           {params: []param{{dir: dirOut, size: 144, count: 1, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1}}, {object: cuda.KindTexObject, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
+	cuda.OpCuTexObjectGetResourceDesc:                           {params: []param{{dir: dirOut, size: 144, count: 1, record: &record{patches: patchesCUDA_RESOURCE_DESC_v1, words: wordsCUDA_RESOURCE_DESC_v1}}, {object: cuda.KindTexObject, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
 	cuda.OpCuTexObjectGetResourceViewDesc:                       {params: []param{{dir: dirOut, size: 112, count: 1}, {object: cuda.KindTexObject, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
 	cuda.OpCuTexObjectGetTextureDesc:                            {params: []param{{dir: dirOut, size: 104, count: 1}, {object: cuda.KindTexObject, unknown: cuda.CUDA_ERROR_INVALID_VALUE}}},
 	cuda.OpCuTexRefCreate:                                       {params: []param{{dir: dirNew, handle: cuda.KindTexref}}},
@@ -258,22 +258,34 @@ var methods = [...]*function{
 	cuda.OpCuTexRefGetMipmapLevelBias:                           {params: []param{{dir: dirOut, size: 4, count: 1}, {handle: cuda.KindTexref}}},
 	cuda.OpCuTexRefGetMipmapLevelClamp:                          {params: []param{{dir: dirOut, size: 4, count: 1}, {dir: dirOut, size: 4, count: 1}, {handle: cuda.KindTexref}}},
 	cuda.OpCuTexRefGetMipmappedArray:                            {params: []param{{dir: dirRet, size: 8, count: 1, handle: cuda.KindMipmappedArray, parent: 2}, {handle: cuda.KindTexref}}},
-	cuda.OpCuTexRefSetAddress2D_v2:                              {params: []param{{handle: cuda.KindTexref}, {dir: dirIn, size: 24, count: 1, needed: true}, {}, {}}},
-	cuda.OpCuTexRefSetAddress2D_v3:                              {params: []param{{handle: cuda.KindTexref}, {dir: dirIn, size: 24, count: 1, needed: true}, {}, {}}},
-	cuda.OpCuTexRefSetAddressMode:                               {params: []param{{handle: cuda.KindTexref}, {size: 4}, {size: 4}}, words: true},
+	cuda.OpCuTexRefSetAddress2D_v2:                              {params: []param{{handle: cuda.KindTexref}, {dir: dirIn, size: 24, count: 1, needed: true, record: &record{words: wordsCUDA_ARRAY_DESCRIPTOR_v2}}, {}, {}}},
+	cuda.OpCuTexRefSetAddress2D_v3:                              {params: []param{{handle: cuda.KindTexref}, {dir: dirIn, size: 24, count: 1, needed: true, record: &record{words: wordsCUDA_ARRAY_DESCRIPTOR_v2}}, {}, {}}},
+	cuda.OpCuTexRefSetAddressMode:                               {params: []param{{handle: cuda.KindTexref}, {size: 4}, {size: 4, enum: true}}, words: true},
 	cuda.OpCuTexRefSetAddress_v2:                                {params: []param{{dir: dirOut, size: 8, count: 1}, {handle: cuda.KindTexref}, {}, {}}},
 	cuda.OpCuTexRefSetArray:                                     {params: []param{{handle: cuda.KindTexref}, {handle: cuda.KindArray}, {size: 4}}, words: true},
 	cuda.OpCuTexRefSetBorderColor:                               {params: []param{{handle: cuda.KindTexref}, {dir: dirIn, size: 4, count: 4, needed: true}}},
-	cuda.OpCuTexRefSetFilterMode:                                {params: []param{{handle: cuda.KindTexref}, {size: 4}}, words: true},
+	cuda.OpCuTexRefSetFilterMode:                                {params: []param{{handle: cuda.KindTexref}, {size: 4, enum: true}}, words: true},
 	cuda.OpCuTexRefSetFlags:                                     {params: []param{{handle: cuda.KindTexref}, {size: 4}}, words: true},
-	cuda.OpCuTexRefSetFormat:                                    {params: []param{{handle: cuda.KindTexref}, {size: 4}, {size: 4}}, words: true},
+	cuda.OpCuTexRefSetFormat:                                    {params: []param{{handle: cuda.KindTexref}, {size: 4, enum: true}, {size: 4}}, words: true},
 	cuda.OpCuTexRefSetMaxAnisotropy:                             {params: []param{{handle: cuda.KindTexref}, {size: 4}}, words: true},
-	cuda.OpCuTexRefSetMipmapFilterMode:                          {params: []param{{handle: cuda.KindTexref}, {size: 4}}, words: true},
+	cuda.OpCuTexRefSetMipmapFilterMode:                          {params: []param{{handle: cuda.KindTexref}, {size: 4, enum: true}}, words: true},
 	cuda.OpCuTexRefSetMipmapLevelBias:                           {params: []param{{handle: cuda.KindTexref}, {size: 4}}, words: true},
 	cuda.OpCuTexRefSetMipmapLevelClamp:                          {params: []param{{handle: cuda.KindTexref}, {size: 4}, {size: 4}}, words: true},
 	cuda.OpCuTexRefSetMipmappedArray:                            {params: []param{{handle: cuda.KindTexref}, {handle: cuda.KindMipmappedArray}, {size: 4}}, words: true},
 	cuda.OpCuUserObjectRelease:                                  {params: []param{{handle: cuda.KindUserObject}, {size: 4}}, words: true},
 	cuda.OpCuUserObjectRetain:                                   {params: []param{{handle: cuda.KindUserObject}, {size: 4}}, words: true},
+}
+
+var wordsCUDA_ARRAY3D_DESCRIPTOR_v2 = []word{
+	{24, false, true, cuda.KindNone, 0, nil, false},
+}
+
+var wordsCUDA_ARRAY_DESCRIPTOR_v2 = []word{
+	{16, false, true, cuda.KindNone, 0, nil, false},
+}
+
+var wordsCUexecAffinityParam_v1 = []word{
+	{0, false, true, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_MEMCPY3D_v2 = []patch{
@@ -282,12 +294,14 @@ var patchesCUDA_MEMCPY3D_v2 = []patch{
 }
 
 var wordsCUDA_MEMCPY3D_v2 = []word{
-	{40, true, cuda.KindNone, 0, nil, false},
-	{48, false, cuda.KindNone, 0, &when{32, []int64{2}}, false},
-	{64, true, cuda.KindNone, 0, nil, false},
-	{128, true, cuda.KindNone, 0, nil, false},
-	{136, false, cuda.KindNone, 0, &when{120, []int64{2}}, false},
-	{152, true, cuda.KindNone, 0, nil, false},
+	{32, false, true, cuda.KindNone, 0, nil, false},
+	{40, true, false, cuda.KindNone, 0, nil, false},
+	{48, false, false, cuda.KindNone, 0, &when{32, []int64{2}}, false},
+	{64, true, false, cuda.KindNone, 0, nil, false},
+	{120, false, true, cuda.KindNone, 0, nil, false},
+	{128, true, false, cuda.KindNone, 0, nil, false},
+	{136, false, false, cuda.KindNone, 0, &when{120, []int64{2}}, false},
+	{152, true, false, cuda.KindNone, 0, nil, false},
 }
 
 var refuseCUDA_MEMCPY3D_v2 = []when{
@@ -305,19 +319,32 @@ var patchesCUDA_GRAPH_INSTANTIATE_PARAMS = []patch{
 	{16, cuda.KindGraphNode, nil, false},
 }
 
+var wordsCUDA_GRAPH_INSTANTIATE_PARAMS = []word{
+	{24, false, true, cuda.KindNone, 0, nil, false},
+}
+
 var patchesCUlaunchAttributeValue = []patch{
 	{0, cuda.KindEvent, &when{-1, []int64{7}}, true},
 	{0, cuda.KindEvent, &when{-1, []int64{12}}, true},
 }
 
 var wordsCUlaunchAttributeValue = []word{
-	{8, true, cuda.KindNone, 0, &when{-1, []int64{13}}, true},
+	{20, false, true, cuda.KindNone, 0, &when{-1, []int64{1}}, true},
+	{24, false, true, cuda.KindNone, 0, &when{-1, []int64{1}}, true},
+	{8, true, false, cuda.KindNone, 0, &when{-1, []int64{13}}, true},
 }
 
 var knownCUlaunchAttributeID = []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16}
 
 var wordsCUmemAllocationProp_v1 = []word{
-	{16, true, cuda.KindNone, 0, nil, false},
+	{0, false, true, cuda.KindNone, 0, nil, false},
+	{4, false, true, cuda.KindNone, 0, nil, false},
+	{8, false, true, cuda.KindNone, 0, nil, false},
+	{16, true, false, cuda.KindNone, 0, nil, false},
+}
+
+var wordsCUmemLocation_v1 = []word{
+	{0, false, true, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUarrayMapInfo_v1 = []patch{
@@ -326,11 +353,23 @@ var patchesCUarrayMapInfo_v1 = []patch{
 }
 
 var wordsCUarrayMapInfo_v1 = []word{
-	{64, false, cuda.KindMemGenericAllocationHandle, cuda.CUDA_ERROR_INVALID_VALUE, &when{60, []int64{0}}, true},
+	{0, false, true, cuda.KindNone, 0, nil, false},
+	{16, false, true, cuda.KindNone, 0, nil, false},
+	{56, false, true, cuda.KindNone, 0, nil, false},
+	{60, false, true, cuda.KindNone, 0, nil, false},
+	{64, false, false, cuda.KindMemGenericAllocationHandle, cuda.CUDA_ERROR_INVALID_VALUE, &when{60, []int64{0}}, true},
 }
 
 var wordsCUmemPoolProps_v1 = []word{
-	{16, true, cuda.KindNone, 0, nil, false},
+	{0, false, true, cuda.KindNone, 0, nil, false},
+	{4, false, true, cuda.KindNone, 0, nil, false},
+	{8, false, true, cuda.KindNone, 0, nil, false},
+	{16, true, false, cuda.KindNone, 0, nil, false},
+}
+
+var wordsCUmemAccessDesc_v1 = []word{
+	{0, false, true, cuda.KindNone, 0, nil, false},
+	{8, false, true, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_MEMCPY2D_v2 = []patch{
@@ -339,10 +378,12 @@ var patchesCUDA_MEMCPY2D_v2 = []patch{
 }
 
 var wordsCUDA_MEMCPY2D_v2 = []word{
-	{24, true, cuda.KindNone, 0, nil, false},
-	{32, false, cuda.KindNone, 0, &when{16, []int64{2}}, false},
-	{80, true, cuda.KindNone, 0, nil, false},
-	{88, false, cuda.KindNone, 0, &when{72, []int64{2}}, false},
+	{16, false, true, cuda.KindNone, 0, nil, false},
+	{24, true, false, cuda.KindNone, 0, nil, false},
+	{32, false, false, cuda.KindNone, 0, &when{16, []int64{2}}, false},
+	{72, false, true, cuda.KindNone, 0, nil, false},
+	{80, true, false, cuda.KindNone, 0, nil, false},
+	{88, false, false, cuda.KindNone, 0, &when{72, []int64{2}}, false},
 }
 
 var refuseCUDA_MEMCPY2D_v2 = []when{
@@ -358,10 +399,12 @@ var patchesCUDA_MEMCPY3D_PEER_v1 = []patch{
 }
 
 var wordsCUDA_MEMCPY3D_PEER_v1 = []word{
-	{40, true, cuda.KindNone, 0, nil, false},
-	{48, false, cuda.KindNone, 0, &when{32, []int64{2}}, false},
-	{128, true, cuda.KindNone, 0, nil, false},
-	{136, false, cuda.KindNone, 0, &when{120, []int64{2}}, false},
+	{32, false, true, cuda.KindNone, 0, nil, false},
+	{40, true, false, cuda.KindNone, 0, nil, false},
+	{48, false, false, cuda.KindNone, 0, &when{32, []int64{2}}, false},
+	{120, false, true, cuda.KindNone, 0, nil, false},
+	{128, true, false, cuda.KindNone, 0, nil, false},
+	{136, false, false, cuda.KindNone, 0, &when{120, []int64{2}}, false},
 }
 
 var refuseCUDA_MEMCPY3D_PEER_v1 = []when{
@@ -374,6 +417,22 @@ var patchesCUDA_RESOURCE_DESC_v1 = []patch{
 	{8, cuda.KindMipmappedArray, &when{0, []int64{1}}, true},
 }
 
+var wordsCUDA_RESOURCE_DESC_v1 = []word{
+	{0, false, true, cuda.KindNone, 0, nil, false},
+}
+
+var wordsCUDA_TEXTURE_DESC_v1 = []word{
+	{0, false, true, cuda.KindNone, 0, nil, false},
+	{4, false, true, cuda.KindNone, 0, nil, false},
+	{8, false, true, cuda.KindNone, 0, nil, false},
+	{12, false, true, cuda.KindNone, 0, nil, false},
+	{24, false, true, cuda.KindNone, 0, nil, false},
+}
+
+var wordsCUDA_RESOURCE_VIEW_DESC_v1 = []word{
+	{0, false, true, cuda.KindNone, 0, nil, false},
+}
+
 var patchesCUDA_KERNEL_NODE_PARAMS_v3 = []patch{
 	{0, cuda.KindFunction, nil, false},
 	{56, cuda.KindKernel, nil, false},
@@ -381,8 +440,8 @@ var patchesCUDA_KERNEL_NODE_PARAMS_v3 = []patch{
 }
 
 var wordsCUDA_KERNEL_NODE_PARAMS_v3 = []word{
-	{40, true, cuda.KindNone, 0, nil, false},
-	{48, true, cuda.KindNone, 0, nil, false},
+	{40, true, false, cuda.KindNone, 0, nil, false},
+	{48, true, false, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_MEMCPY_NODE_PARAMS = []patch{
@@ -392,12 +451,14 @@ var patchesCUDA_MEMCPY_NODE_PARAMS = []patch{
 }
 
 var wordsCUDA_MEMCPY_NODE_PARAMS = []word{
-	{56, true, cuda.KindNone, 0, nil, false},
-	{64, false, cuda.KindNone, 0, &when{48, []int64{2}}, false},
-	{80, true, cuda.KindNone, 0, nil, false},
-	{144, true, cuda.KindNone, 0, nil, false},
-	{152, false, cuda.KindNone, 0, &when{136, []int64{2}}, false},
-	{168, true, cuda.KindNone, 0, nil, false},
+	{48, false, true, cuda.KindNone, 0, nil, false},
+	{56, true, false, cuda.KindNone, 0, nil, false},
+	{64, false, false, cuda.KindNone, 0, &when{48, []int64{2}}, false},
+	{80, true, false, cuda.KindNone, 0, nil, false},
+	{136, false, true, cuda.KindNone, 0, nil, false},
+	{144, true, false, cuda.KindNone, 0, nil, false},
+	{152, false, false, cuda.KindNone, 0, &when{136, []int64{2}}, false},
+	{168, true, false, cuda.KindNone, 0, nil, false},
 }
 
 var refuseCUDA_MEMCPY_NODE_PARAMS = []when{
@@ -410,12 +471,16 @@ var patchesCUDA_MEMSET_NODE_PARAMS_v2 = []patch{
 }
 
 var wordsCUDA_HOST_NODE_PARAMS_v2 = []word{
-	{0, true, cuda.KindNone, 0, nil, false},
-	{8, true, cuda.KindNone, 0, nil, false},
+	{0, true, false, cuda.KindNone, 0, nil, false},
+	{8, true, false, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_CHILD_GRAPH_NODE_PARAMS = []patch{
 	{0, cuda.KindGraph, nil, false},
+}
+
+var wordsCUDA_CHILD_GRAPH_NODE_PARAMS = []word{
+	{8, false, true, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_EVENT_WAIT_NODE_PARAMS = []patch{
@@ -427,8 +492,11 @@ var patchesCUDA_EVENT_RECORD_NODE_PARAMS = []patch{
 }
 
 var wordsCUDA_MEM_ALLOC_NODE_PARAMS_v2 = []word{
-	{16, true, cuda.KindNone, 0, nil, false},
-	{88, true, cuda.KindNone, 0, nil, false},
+	{0, false, true, cuda.KindNone, 0, nil, false},
+	{4, false, true, cuda.KindNone, 0, nil, false},
+	{8, false, true, cuda.KindNone, 0, nil, false},
+	{16, true, false, cuda.KindNone, 0, nil, false},
+	{88, true, false, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_BATCH_MEM_OP_NODE_PARAMS_v2 = []patch{
@@ -436,7 +504,7 @@ var patchesCUDA_BATCH_MEM_OP_NODE_PARAMS_v2 = []patch{
 }
 
 var wordsCUDA_BATCH_MEM_OP_NODE_PARAMS_v2 = []word{
-	{16, true, cuda.KindNone, 0, nil, false},
+	{16, true, false, cuda.KindNone, 0, nil, false},
 }
 
 var patchesCUDA_CONDITIONAL_NODE_PARAMS = []patch{
@@ -444,8 +512,9 @@ var patchesCUDA_CONDITIONAL_NODE_PARAMS = []patch{
 }
 
 var wordsCUDA_CONDITIONAL_NODE_PARAMS = []word{
-	{0, false, cuda.KindGraphConditionalHandle, cuda.CUDA_ERROR_INVALID_VALUE, nil, false},
-	{16, true, cuda.KindNone, 0, nil, false},
+	{0, false, false, cuda.KindGraphConditionalHandle, cuda.CUDA_ERROR_INVALID_VALUE, nil, false},
+	{8, false, true, cuda.KindNone, 0, nil, false},
+	{16, true, false, cuda.KindNone, 0, nil, false},
 }
 
 var membersCUgraphNodeParams = map[int32]member{
@@ -453,7 +522,7 @@ var membersCUgraphNodeParams = map[int32]member{
 	int32(cuda.CU_GRAPH_NODE_TYPE_MEMCPY):       {216, patchesCUDA_MEMCPY_NODE_PARAMS, wordsCUDA_MEMCPY_NODE_PARAMS, refuseCUDA_MEMCPY_NODE_PARAMS},
 	int32(cuda.CU_GRAPH_NODE_TYPE_MEMSET):       {48, patchesCUDA_MEMSET_NODE_PARAMS_v2, nil, nil},
 	int32(cuda.CU_GRAPH_NODE_TYPE_HOST):         {16, nil, wordsCUDA_HOST_NODE_PARAMS_v2, nil},
-	int32(cuda.CU_GRAPH_NODE_TYPE_GRAPH):        {16, patchesCUDA_CHILD_GRAPH_NODE_PARAMS, nil, nil},
+	int32(cuda.CU_GRAPH_NODE_TYPE_GRAPH):        {16, patchesCUDA_CHILD_GRAPH_NODE_PARAMS, wordsCUDA_CHILD_GRAPH_NODE_PARAMS, nil},
 	int32(cuda.CU_GRAPH_NODE_TYPE_WAIT_EVENT):   {8, patchesCUDA_EVENT_WAIT_NODE_PARAMS, nil, nil},
 	int32(cuda.CU_GRAPH_NODE_TYPE_EVENT_RECORD): {8, patchesCUDA_EVENT_RECORD_NODE_PARAMS, nil, nil},
 	int32(cuda.CU_GRAPH_NODE_TYPE_MEM_ALLOC):    {120, nil, wordsCUDA_MEM_ALLOC_NODE_PARAMS_v2, nil},

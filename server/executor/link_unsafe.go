@@ -6,6 +6,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
@@ -49,6 +50,9 @@ func (m *modules) linkOptions(
 			cuda.CU_JIT_REFERENCED_KERNEL_NAMES, cuda.CU_JIT_REFERENCED_KERNEL_COUNT, cuda.CU_JIT_REFERENCED_VARIABLE_NAMES,
 			cuda.CU_JIT_REFERENCED_VARIABLE_COUNT:
 			return nil, nil, noAddress, nil // addresses in the client's memory
+		}
+		if uint32(option) >= uint32(cuda.CU_JIT_NUM_OPTIONS) { // as when modules are loaded
+			return nil, nil, cuda.CUDA_ERROR_INVALID_VALUE, nil
 		}
 		options, values = append(options, option), append(values, binary.LittleEndian.Uint64(rest[i*16+8:]))
 	}
@@ -139,7 +143,8 @@ func (m *modules) linkAdd(c *command) (cuda.CUresult, error) {
 	if len(options) > 0 {
 		o, v = &options[0], unsafe.Pointer(&values[0])
 	}
-	r = m.gpu.CuLinkAddData_v2(l.state, cuda.CUjitInputType(p.Type), pointerTo(input), uint64(len(input)),
+	kind := cuda.CUjitInputType(codec.Enumerator(uint64(p.Type)))
+	r = m.gpu.CuLinkAddData_v2(l.state, kind, pointerTo(input), uint64(len(input)),
 		text, uint32(len(options)), o, v)
 	info, errs := untilNUL(l.info), untilNUL(l.errs)
 	sizes := wire.LoadInfo{InfoBytes: uint32(len(info)), ErrorBytes: uint32(len(errs))}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"unsafe"
 
+	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/driver/invoke"
 )
@@ -167,7 +168,9 @@ func (c *call) decode(req []byte) error {
 		}
 		req = rest
 		if p.dir == dirValue {
-			c.args.word[i] = c.handle(p.kind, v)
+			if c.args.word[i] = c.handle(p.kind, v); p.flags&enum != 0 {
+				c.args.word[i] = codec.Enumerator(v)
+			}
 			continue
 		}
 		if v == empty && p.dir == dirOut && p.countArg != 0 {

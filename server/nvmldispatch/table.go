@@ -24,6 +24,7 @@ const (
 	text                                // characters: the reply ends at the NUL
 	deletes                             // the handle is gone after success
 	fills                               // the array has room for what the GPU has, whatever its count says
+	enum                                // of an enumeration
 )
 
 // patch is a handle inside an element.
