@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,9 @@ const (
 
 // transfers are the session's bulk transfers: a big copy's bytes go over several connections at once, or by RDMA. The
 // connections are opened, in the background, when the program makes its first big copy.
+//
+// Locks: mu guards conns and ended, and is held while connections or the link begin or end. A connection's busy is held
+// while bytes come into the program's memory. out and arrivals have locks of their own, which are taken under these.
 type transfers struct {
 	state    atomic.Int32
 	out      bulk.Outbound  // uploads
@@ -35,11 +39,21 @@ type transfers struct {
 	ended bool // no connection is taken any more
 
 	link atomic.Pointer[rdma.Link[bulk.Piece]]
+	pins rdma.Pins
+
+	most       int        // connections that may be opened
+	path       pathConfig // RDMA's
+	dialer     *dialer
+	shared     *Shared
+	log        *slog.Logger
+	registered *registrations // have the memory of downloads
+	traffic    *traffic
+	owner      owner
 }
 
 // bulkConn is a bulk connection, and what arrives on it.
 type bulkConn struct {
-	s    *Session
+	t    *transfers
 	tcp  bulk.TCP
 	busy mutex // held while bytes come into the program's memory
 	over bool  // none may come any more
@@ -63,30 +77,30 @@ func (u *upload) Sent() {
 	futexWake(&u.over)
 }
 
-// wantBulk opens the bulk connections for a copy of this size.
-func (s *Session) wantBulk(bytes int) {
-	if bytes >= bulk.MinTransfer && s.bulk.state.Load() == bulkUnopened &&
-		s.bulk.state.CompareAndSwap(bulkUnopened, bulkOpening) {
-		s.start(func() { _ = s.openBulk() })
+// want opens the bulk connections for a copy of this size.
+func (b *transfers) want(bytes int) {
+	if bytes >= bulk.MinTransfer && b.state.Load() == bulkUnopened &&
+		b.state.CompareAndSwap(bulkUnopened, bulkOpening) {
+		b.owner.start(func() { _ = b.open() })
 	}
 }
 
-// openBulk opens the bulk connections, and then the RDMA link. Without them everything works as well.
-func (s *Session) openBulk() error {
-	if err := s.openConns(); err != nil {
+// open opens the bulk connections, and then the RDMA link. Without them everything works as well.
+func (b *transfers) open() error {
+	if err := b.openConns(); err != nil {
 		return err
 	}
-	err := s.openLink()
+	err := b.openLink()
 	if err != nil {
-		s.log.Debug("no RDMA", "error", err)
+		b.log.Debug("no RDMA", "error", err)
 	}
 	return err
 }
 
-func (s *Session) openConns() error {
-	b := &s.bulk
-	n := min(s.cfg.Bulk, s.welcome.Bulk, transport.MaxBulkConns)
-	hello := further(s, transport.KindBulk)
+// openConns opens the connections.
+func (b *transfers) openConns() error {
+	n := min(b.most, b.dialer.welcome.Bulk, transport.MaxBulkConns)
+	hello := b.dialer.hello(transport.KindBulk)
 	hello.Count = n
 	var conns []*bulkConn
 	none := func() {
@@ -98,18 +112,14 @@ func (s *Session) openConns() error {
 	}
 	for i := range n {
 		hello.Number = i
-		var line *transport.Line
-		c, _, err := transport.DialNet(s.ctx, s.cfg.Server, &hello)
-		if err == nil {
-			line, err = transport.NewLine(c)
-		}
+		line, err := b.dialer.line(&hello)
 		if err != nil {
-			s.log.Warn("no bulk connections; big copies go over the main connection", "error", err)
+			b.log.Warn("no bulk connections; big copies go over the main connection", "error", err)
 			none()
 			return err
 		}
-		sent := func(n, _ int) { s.sent.Add(uint64(n)) }
-		conns = append(conns, &bulkConn{s: s, tcp: bulk.TCP{Line: line, Sent: sent}})
+		sent := func(n, _ int) { b.traffic.sent.Add(uint64(n)) }
+		conns = append(conns, &bulkConn{t: b, tcp: bulk.TCP{Line: line, Sent: sent}})
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -119,21 +129,21 @@ func (s *Session) openConns() error {
 	}
 	b.conns = conns
 	for _, c := range conns {
-		s.opened(c.tcp.Line.FD())
+		b.dialer.opened(c.tcp.Line.FD())
 		b.out.Fallback()
 	}
 	for _, c := range conns {
-		s.start(func() { s.bulkEnded(b.out.Feed(&c.tcp)) })
-		s.start(func() { s.bulkEnded(s.receiveBulk(c)) })
+		b.owner.start(func() { b.lineEnded(b.out.Feed(&c.tcp)) })
+		b.owner.start(func() { b.lineEnded(b.receive(c)) })
 	}
 	b.state.Store(bulkReady)
 	return nil
 }
 
-// bulkEnded ends the use of the bulk connections, and the session if bytes may have been lost with them.
-func (s *Session) bulkEnded(err error) {
-	if s.bulk.shut(err) {
-		s.fail(fmt.Errorf("a bulk connection broke during a copy: %w", err))
+// lineEnded ends the use of the bulk connections, and the session if bytes may have been lost with them.
+func (b *transfers) lineEnded(err error) {
+	if b.shut(err) {
+		b.owner.fail(fmt.Errorf("a bulk connection broke during a copy: %w", err))
 	}
 }
 
@@ -174,42 +184,29 @@ func (b *transfers) add(seq uint64, data []byte) *upload {
 	return u
 }
 
-// awaitUpload returns when the upload's memory may be reused.
-func (s *Session) awaitUpload(u *upload) {
-	if runtime.NumCPU() >= manyCPUs {
-		for began, i := time.Now(), 0; atomic.LoadUint32(&u.over) == 0 && time.Since(began) < spinCopy; i++ {
-			nap(i)
-		}
-	}
-	for atomic.LoadUint32(&u.over) == 0 {
-		futexWait(&u.over, 0, uploadPatience)
-		s.Look() // the server may be unable to go on before it has got rid of an answer
-	}
-}
-
-// receiveBulk stores the chunks of downloads. A connection that ends within one ends the session.
-func (s *Session) receiveBulk(c *bulkConn) error {
+// receive stores the chunks of downloads. A connection that ends within one ends the session.
+func (b *transfers) receive(c *bulkConn) error {
 	err := c.tcp.Receive(c)
 	if errors.As(err, new(*bulk.BrokenError)) {
 		if errors.Is(err, bulk.ErrProtocol) {
 			err = protocol("%v", err)
 		}
-		s.fail(err)
+		b.owner.fail(err)
 	}
 	return err
 }
 
 // Room is the memory of a download, which is written to until the chunk has arrived or is abandoned.
 func (c *bulkConn) Room(k bulk.Chunk) (bulk.Buffer, error) {
-	s := c.s
-	dst, ok := s.destination(k.ID)
+	b := c.t
+	dst, ok := b.registered.destination(k.ID)
 	at := k.In(dst)
 	if !ok || at == nil {
 		return nil, protocol("a chunk of %d bytes at %d of transfer %d, which has %d", k.Bytes, k.Offset, k.ID, len(dst))
 	}
-	s.news()
+	b.shared.news()
 	c.busy.Lock()
-	if c.over || s.lost() != 0 {
+	if c.over || b.shared.lost() != 0 {
 		c.busy.Unlock()
 		return nil, errEnded
 	}
@@ -223,8 +220,8 @@ func (c *bulkConn) Bytes() []byte { return c.dst }
 // Arrived ends the writing.
 func (c *bulkConn) Arrived(k bulk.Chunk, b bulk.Buffer) {
 	c.Abandoned(b)
-	c.s.received.Add(uint64(k.Bytes))
-	c.s.bulk.arrivals.Add(k)
+	c.t.traffic.received.Add(uint64(k.Bytes))
+	c.t.arrivals.Add(k)
 }
 
 // Abandoned ends the writing as well.
@@ -235,12 +232,12 @@ func (c *bulkConn) Abandoned(bulk.Buffer) {
 
 // awaitChunks waits until n bytes of a download that ends have come as chunks. Until then nothing behind its end is
 // read.
-func (s *Session) awaitChunks(id uint32, n uint64) error {
-	s.watchChunks(id, n)
-	all := s.bulk.arrivals.Await(id, n)
-	s.endWindow(id)
+func (b *transfers) awaitChunks(id uint32, n uint64) error {
+	b.watchChunks(id, n)
+	all := b.arrivals.Await(id, n)
+	b.endWindow(id)
 	switch {
-	case s.lost() != 0:
+	case b.shared.lost() != 0:
 		return errEnded
 	case !all:
 		return errors.New("a bulk connection broke during a download")
@@ -250,11 +247,11 @@ func (s *Session) awaitChunks(id uint32, n uint64) error {
 
 // watchChunks looks for a while whether n bytes have come, where there are processors for it: to be woken takes longer
 // than what is missing by now.
-func (s *Session) watchChunks(id uint32, n uint64) {
+func (b *transfers) watchChunks(id uint32, n uint64) {
 	if runtime.NumCPU() < manyCPUs {
 		return
 	}
-	a := s.bulk.arrivals
+	a := b.arrivals
 	for began := time.Now(); time.Since(began) < spinCopy; {
 		seen := a.Chunks()
 		if a.Have(id, n) {

@@ -43,7 +43,7 @@ func withBulk(t *testing.T, p *peer, f *front, conns int) (*Session, []net.Conn)
 	s, _ := p.openWith(f, nil, conns)
 	var lines []net.Conn
 	within(t, func() {
-		s.wantBulk(bulk.MinTransfer)
+		s.bulk.want(bulk.MinTransfer)
 		for range conns {
 			lines = append(lines, <-p.bulk)
 		}

@@ -1,9 +1,7 @@
 package session
 
 import (
-	"errors"
 	"sync/atomic"
-	"time"
 
 	"scuda.dev/scuda/transport"
 )
@@ -18,6 +16,19 @@ const (
 	stateDone
 )
 
+// calls are the program's unanswered calls, at most one a thread.
+//
+// Locks: its own lock guards waiting, and of each waiter all but state, which is atomic, result and length, which are
+// its thread's once it is done, and least, which is the reader's. A waiter's early reply is there before its thread
+// asks. The lock is held for moments, and no other is taken under it but those of RDMA's link.
+type calls struct {
+	mutex
+	waiting *waiter // those whose replies are due
+	pages   [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
+
+	shared *Shared
+}
+
 // waiter is a thread's place for the reply to its one unanswered call.
 type waiter struct {
 	state      uint32
@@ -27,7 +38,7 @@ type waiter struct {
 	dst        []byte // of the synchronous download that the call is, if any
 	early      *early
 	least      uint64  // the smallest sequence number that its next reply may have; the reader's
-	next, prev *waiter // among those that wait; guarded by mu
+	next, prev *waiter // among those that wait
 	listed     bool
 }
 
@@ -47,33 +58,31 @@ type Call struct {
 }
 
 // Send sends the ring up to end, of which the reply is waited for by a later Call.
-func (s *Session) Send(end uint64) { s.flush(end) }
+func (s *Session) Send(end uint64) { s.send.flush(end) }
 
 // Call sends what is pending and waits for the reply to the thread's command.
 func (s *Session) Call(c *Call) {
-	w := s.waiter(c.Thread)
+	w := s.calls.waiter(c.Thread)
 	if w == nil {
 		c.Result = InvalidValue
 		return
 	}
-	if s.enroll(w, c.Reply) {
-		s.flush(c.End)
-		s.await(w)
+	if s.calls.enroll(w, c.Reply) {
+		s.send.flush(c.End)
+		s.reader.await(w)
 	}
 	c.Result, c.Length = w.result, w.length
 	if w.dst != nil {
-		s.mu.Lock()
-		w.dst = nil
-		s.mu.Unlock()
+		s.calls.setDestination(w, nil)
 	}
 }
 
 // waiter gives a thread's waiter, nil when the ordinal is out of range.
-func (s *Session) waiter(thread uint32) *waiter {
+func (cs *calls) waiter(thread uint32) *waiter {
 	if thread >= transport.MaxThreads {
 		return nil
 	}
-	page := &s.waiters[thread/waiterPage]
+	page := &cs.pages[thread/waiterPage]
 	p := page.Load()
 	if p == nil {
 		page.CompareAndSwap(nil, new([waiterPage]waiter))
@@ -83,10 +92,10 @@ func (s *Session) waiter(thread uint32) *waiter {
 }
 
 // enroll puts w among those that wait; false when the result is there already.
-func (s *Session) enroll(w *waiter, reply []byte) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if lost := s.lost(); lost != 0 {
+func (cs *calls) enroll(w *waiter, reply []byte) bool {
+	cs.Lock()
+	defer cs.Unlock()
+	if lost := cs.shared.lost(); lost != 0 {
 		w.result, w.length = lost, 0
 		return false
 	}
@@ -97,25 +106,25 @@ func (s *Session) enroll(w *waiter, reply []byte) bool {
 		copy(reply, e.data)
 		return false
 	}
-	w.next, w.prev = s.mu.waiting, nil
+	w.next, w.prev = cs.waiting, nil
 	if w.next != nil {
 		w.next.prev = w
 	}
-	s.mu.waiting = w
+	cs.waiting = w
 	w.listed = true
 	atomic.StoreUint32(&w.state, stateWaiting)
 	return true
 }
 
-// complete gives w its result and wakes its thread. mu is held.
-func (s *Session) complete(w *waiter, result int32, length uint32) {
+// complete gives w its result and wakes its thread. The lock is held.
+func (cs *calls) complete(w *waiter, result int32, length uint32) {
 	if w.next != nil {
 		w.next.prev = w.prev
 	}
 	if w.prev != nil {
 		w.prev.next = w.next
 	} else {
-		s.mu.waiting = w.next
+		cs.waiting = w.next
 	}
 	w.next, w.prev, w.listed = nil, nil, false
 	w.result, w.length = result, length
@@ -124,76 +133,40 @@ func (s *Session) complete(w *waiter, result int32, length uint32) {
 	}
 }
 
-// await returns when w is done: as leader, or asleep while another one leads.
-func (s *Session) await(w *waiter) {
-	for atomic.LoadUint32(&w.state) != stateDone {
-		if s.lead(w) {
-			continue
-		}
-		s.reader.sleepers.Add(1)
-		if atomic.CompareAndSwapUint32(&w.state, stateWaiting, stateSleeping) {
-			// Whoever frees the reader from now on sees that somebody sleeps; it may have been freed just before.
-			if atomic.LoadUint32(&s.reader.lock) == 0 {
-				atomic.CompareAndSwapUint32(&w.state, stateSleeping, stateWaiting)
-			} else {
-				futexWait(&w.state, stateSleeping, 0)
-				atomic.CompareAndSwapUint32(&w.state, stateSleeping, stateWaiting)
-			}
-		}
-		s.reader.sleepers.Add(-1)
-	}
-}
-
-// lead reads the connection until w is done. It returns false at once when somebody else leads.
-func (s *Session) lead(w *waiter) bool {
-	if !s.tryRead() {
-		return false
-	}
-	defer s.endRead()
-	if s.reader.led++; s.reader.led <= calm && atomic.LoadUint32(&w.state) != stateDone {
-		if _, err := s.conn.Wait(transport.Readable, -1); err != nil {
-			s.fail(err)
+// wakeOne wakes a thread that sleeps until its reply is there, so that it reads; false where none sleeps.
+func (cs *calls) wakeOne() bool {
+	cs.Lock()
+	defer cs.Unlock()
+	for w := cs.waiting; w != nil; w = w.next {
+		// One that is awake (perhaps busy with sending) will look at the lock by itself, but only later.
+		if atomic.CompareAndSwapUint32(&w.state, stateSleeping, stateWaiting) {
+			futexWake(&w.state)
 			return true
 		}
 	}
-	idle := time.Now()
-	for i := 0; atomic.LoadUint32(&w.state) != stateDone; i++ {
-		switch err := s.receive(); {
-		case err == nil:
-			idle, i = time.Now(), 0
-		case !errors.Is(err, transport.ErrAgain):
-			s.fail(err)
-			return true // whoever failed first completes w
-		case time.Since(idle) < spin:
-			nap(i)
-		default:
-			if _, err := s.conn.Wait(transport.Readable, -1); err != nil {
-				s.fail(err)
-				return true
-			}
-			idle = time.Now()
-		}
-	}
-	return true
+	return false
 }
 
-func (s *Session) tryRead() bool { return atomic.CompareAndSwapUint32(&s.reader.lock, 0, 1) }
+// setDestination says where the bytes of the synchronous download go that w's next call is; nil when it is over.
+func (cs *calls) setDestination(w *waiter, dst []byte) {
+	cs.Lock()
+	w.dst = dst
+	cs.Unlock()
+}
 
-// endRead passes the reader's place on: to a thread that waits for a reply, else to the background reader where it is
-// needed.
-func (s *Session) endRead() {
-	atomic.StoreUint32(&s.reader.lock, 0)
-	if s.reader.sleepers.Load() > 0 {
-		s.mu.Lock()
-		for w := s.mu.waiting; w != nil; w = w.next {
-			// One that is awake (perhaps busy with sending) will look at the lock by itself, but only later.
-			if atomic.CompareAndSwapUint32(&w.state, stateSleeping, stateWaiting) {
-				futexWake(&w.state)
-				s.mu.Unlock()
-				return
-			}
-		}
-		s.mu.Unlock()
+// destination is where a thread's synchronous download goes.
+func (cs *calls) destination(thread uint32) ([]byte, bool) {
+	cs.Lock()
+	defer cs.Unlock()
+	dst := cs.waiter(thread).dst
+	return dst, dst != nil
+}
+
+// release gives everybody who waits the session's last result.
+func (cs *calls) release() {
+	cs.Lock()
+	defer cs.Unlock()
+	for cs.waiting != nil {
+		cs.complete(cs.waiting, cs.shared.lost(), 0)
 	}
-	s.kickBackground()
 }

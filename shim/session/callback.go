@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"scuda.dev/scuda/transport"
 )
@@ -21,14 +21,13 @@ type HostFunction struct {
 	Keep       bool   // captured: may run often
 }
 
-type registered struct {
-	HostFunction
-	order uint64
-}
-
 // callback is the connection over which the server asks the client for things in stream order, and what serves it. It
 // is opened when the program first registers something that the server may ask for; most programs never do, or not
 // before they have long begun.
+//
+// Locks: mu guards the connection and the queue. flushing is held while a FLUSH is numbered and sent, and writing,
+// which is taken under it, while any message is. None is held while a host function runs, or while a download is
+// awaited.
 type callback struct {
 	once   sync.Once
 	wanted chan struct{} // closed when it is to be opened, or never will be
@@ -44,19 +43,24 @@ type callback struct {
 	ended bool
 
 	due transport.Bell // rung when the queue grows, and at the end
+
+	dialer     *dialer
+	shared     *Shared
+	log        *slog.Logger
+	opening    func() // told before it is opened; may be nil
+	runHost    func(HostFunction, int32)
+	registered *registrations
+	reader     *reader
+	owner      owner
 }
 
-func (d *callback) init() {
-	d.wanted = make(chan struct{})
-}
-
-// wantCallback has the callback connection opened.
-func (s *Session) wantCallback() {
-	s.callback.once.Do(func() {
-		if s.cfg.Opening != nil {
-			s.cfg.Opening()
+// want has the callback connection opened.
+func (d *callback) want() {
+	d.once.Do(func() {
+		if d.opening != nil {
+			d.opening()
 		}
-		close(s.callback.wanted)
+		close(d.wanted)
 	})
 }
 
@@ -102,54 +106,34 @@ func (d *callback) answer(h transport.MessageHeader, payload []byte) error {
 	return line.Send(h, payload)
 }
 
-// HostFunction registers a host function and gives its registration.
-func (s *Session) HostFunction(f HostFunction) uint64 {
-	s.wantCallback()
-	s.hosts.Add(1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.nextHost++
-	s.mu.order++
-	s.mu.hosts[s.mu.nextHost] = registered{f, s.mu.order}
-	if f.Keep {
-		s.mu.hosts[s.mu.nextHost] = registered{f, always}
-	}
-	return s.mu.nextHost
-}
-
-// callbackLoop opens the callback connection when it is wanted, and serves it until it ends, and with it the session.
-func (s *Session) callbackLoop() {
-	<-s.callback.wanted
-	if s.lost() != 0 {
+// serve opens the callback connection when it is wanted, and serves it until it ends, and with it the session.
+func (d *callback) serve() {
+	<-d.wanted
+	if d.shared.lost() != 0 {
 		return
 	}
-	hello := further(s, transport.KindCallback)
-	var line *transport.Line
-	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, &hello)
-	if err == nil {
-		line, err = transport.NewLine(c)
-	}
+	hello := d.dialer.hello(transport.KindCallback)
+	line, err := d.dialer.line(&hello)
 	if err != nil {
-		s.lastWords()
-		s.fail(fmt.Errorf("no callback connection: %w", err))
+		d.owner.broken(fmt.Errorf("no callback connection: %w", err))
 		return
 	}
-	if !s.callback.set(line) {
+	if !d.set(line) {
 		_ = line.Close()
 		return
 	}
-	s.opened(line.FD())
+	d.dialer.opened(line.FD())
 	runtime.LockOSThread()
 	for {
-		if err := s.callbackMessage(line); err != nil {
-			s.lastWords()
-			s.fail(err)
+		if err := d.message(line); err != nil {
+			d.owner.broken(err)
 			return
 		}
 	}
 }
 
-func (s *Session) callbackMessage(line *transport.Line) error {
+// message serves the next message of the server.
+func (d *callback) message(line *transport.Line) error {
 	var b [transport.MessageHeaderSize]byte
 	if err := line.ReadFull(b[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -166,27 +150,27 @@ func (s *Session) callbackMessage(line *transport.Line) error {
 	}
 	switch h.Type {
 	case transport.MsgRun:
-		s.callback.mu.Lock()
-		s.callback.queue = append(s.callback.queue, h)
-		s.callback.mu.Unlock()
-		s.callback.due.Ring()
+		d.mu.Lock()
+		d.queue = append(d.queue, h)
+		d.mu.Unlock()
+		d.due.Ring()
 		return nil
 	case transport.MsgPull:
 		if h.Result < 0 || h.Aux > transport.MaxMessage {
 			return protocol("PULL of %d bytes at unit %d", h.Aux, h.Result)
 		}
-		return s.pull(h)
+		return d.pull(h)
 	case transport.MsgPush:
 		data := make([]byte, transport.Pad(int(h.Len)))
 		if err := line.ReadFull(data); err != nil {
 			return err
 		}
-		if err := s.pushed(h.ID, h.Aux, data[:h.Len]); err != nil {
+		if err := d.registered.pushed(h.ID, h.Aux, data[:h.Len]); err != nil {
 			return err
 		}
-		return s.callback.answer(transport.MessageHeader{Type: transport.MsgPushed, ID: h.ID, Seq: h.Seq}, nil)
+		return d.answer(transport.MessageHeader{Type: transport.MsgPushed, ID: h.ID, Seq: h.Seq}, nil)
 	case transport.MsgPing:
-		return s.callback.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
+		return d.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
 	case transport.MsgPong:
 		return nil
 	}
@@ -213,9 +197,8 @@ func (d *callback) next() (transport.MessageHeader, bool) {
 	}
 }
 
-// hostLoop runs host functions one at a time on a thread of their own, as the driver does.
-func (s *Session) hostLoop() {
-	d := &s.callback
+// runHosts runs host functions one at a time on a thread of their own, as the driver does.
+func (d *callback) runHosts() {
 	<-d.wanted
 	runtime.LockOSThread()
 	for {
@@ -224,55 +207,73 @@ func (s *Session) hostLoop() {
 			return
 		}
 		answer := transport.MessageHeader{Type: transport.MsgRan, ID: h.ID, Seq: h.Seq, Aux: h.Aux}
-		if !s.runHost(h.Aux, h.Result) {
+		if !d.run(h.Aux, h.Result) {
 			answer.Result = InvalidValue
 		}
 		if err := d.answer(answer, nil); err != nil {
-			s.fail(err)
+			d.owner.fail(err)
 			return
 		}
 	}
 }
 
-func (s *Session) runHost(registration uint64, status int32) bool {
-	s.mu.Lock()
-	f, ok := s.mu.hosts[registration]
-	s.mu.Unlock()
+func (d *callback) run(registration uint64, status int32) bool {
+	f, ok := d.registered.hostOf(registration)
 	if !ok {
-		s.log.Error("the server asked for an unknown host function", "registration", registration)
+		d.log.Error("the server asked for an unknown host function", "registration", registration)
 		return false
 	}
-	s.awaitEarlier(f.order, nil)
-	s.news()
-	atomic.AddUint32(&s.shared.Hosting, 1)
-	s.cfg.HostRun(f.HostFunction, status)
-	atomic.AddUint32(&s.shared.Hosting, ^uint32(0))
+	d.registered.awaitEarlier(f.order, nil, d.flushDownloads)
+	d.shared.news()
+	atomic.AddUint32(&d.shared.Hosting, 1)
+	d.runHost(f.HostFunction, status)
+	atomic.AddUint32(&d.shared.Hosting, ^uint32(0))
 	if !f.Keep {
-		s.mu.Lock()
-		delete(s.mu.hosts, registration)
-		s.mu.Unlock()
-		s.hosts.Add(-1)
+		d.registered.endHost(registration)
 	}
 	return true
 }
 
-// lastWords reads what the server still said on the main connection before the callback connection broke, so that its
-// reason is not lost.
-func (s *Session) lastWords() {
-	deadline := time.Now().Add(lastWordsTimeout)
-	for s.lost() == 0 && time.Now().Before(deadline) {
-		if _, err := s.conn.Wait(transport.Readable, time.Until(deadline)); err != nil {
-			return
-		}
-		if !s.tryRead() {
-			schedYield() // whoever reads will see the end itself
-			continue
-		}
-		err := s.readAvailable()
-		s.endRead()
-		if err != nil {
-			s.fail(err)
-			return
-		}
+// pull answers the server's wish for a part of a source once its bytes are what they are to be. The last part ends the
+// source.
+func (d *callback) pull(h transport.MessageHeader) error {
+	from, ok, late := d.registered.sourceOf(h.ID)
+	if !late {
+		return d.sendPulled(h, from.src, ok)
 	}
+	d.owner.start(func() { // the callback connection goes on meanwhile
+		d.registered.awaitEarlier(from.order, from.src, d.flushDownloads)
+		if err := d.sendPulled(h, from.src, ok); err != nil {
+			d.owner.fail(err)
+		}
+	})
+	return nil
+}
+
+// sendPulled sends it, or says that there is none.
+func (d *callback) sendPulled(h transport.MessageHeader, src []byte, ok bool) error {
+	answer := transport.MessageHeader{Type: transport.MsgPulled, ID: h.ID, Seq: h.Seq}
+	offset := uint64(h.Result) * transport.PullUnit
+	if !ok || offset > uint64(len(src)) || h.Aux > uint64(len(src))-offset {
+		d.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", offset, "bytes",
+			h.Aux)
+		answer.Result = InvalidValue
+		return d.answer(answer, nil)
+	}
+	err := d.answer(answer, src[offset:offset+h.Aux])
+	if h.Flags&1 != 0 {
+		d.registered.endSource(h.ID)
+	}
+	return err
+}
+
+// flushDownloads asks the server to send what downloads the GPU has finished, and gives the number that the answer has
+// at least.
+func (d *callback) flushDownloads() (uint64, error) {
+	d.flushing.Lock()
+	defer d.flushing.Unlock()
+	d.flushes++
+	n := d.flushes
+	d.reader.kick()
+	return n, d.answer(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}, nil)
 }

@@ -62,12 +62,12 @@ func (s *Session) Image(
 // ask sends a command of the core itself and waits for its reply. images is locked: there is one such command at a
 // time.
 func (s *Session) ask(command, bulk []byte) (int32, error) {
-	w := s.waiter(transport.CoreThread)
-	if s.enroll(w, nil) {
-		if err := s.sendOwn(command, bulk); err != nil {
+	w := s.calls.waiter(transport.CoreThread)
+	if s.calls.enroll(w, nil) {
+		if err := s.send.sendOwn(command, bulk); err != nil {
 			s.broken(err)
 		}
-		s.await(w)
+		s.reader.await(w)
 	}
 	if lost := s.lost(); lost != 0 {
 		return lost, errEnded

@@ -16,47 +16,55 @@ import (
 // short of processors.
 const pathTimeout = 90 * time.Second
 
+// pathConfig says how RDMA is to be used.
+type pathConfig struct {
+	transport config.Transport // of big copies
+	device    string           // which RDMA device, see [rdma.Choose]; empty: the one that fits
+	memory    int              // bytes of registered memory for copies of memory that cannot be registered
+	stats     *rdma.Stats
+}
+
 // openLink opens the session's link. The bulk connections are there already, since they carry what a path that is lost
 // gives back.
-func (s *Session) openLink() error {
-	if s.cfg.Transport == config.TransportTCP {
+func (b *transfers) openLink() error {
+	if b.path.transport == config.TransportTCP {
 		return nil
 	}
-	if !s.welcome.RDMA {
-		s.log.Info("RDMA is not used; big copies go over TCP", "reason", "the server: "+s.welcome.NoRDMA)
-		return fmt.Errorf("the server has none: %s", s.welcome.NoRDMA)
+	if !b.dialer.welcome.RDMA {
+		b.log.Info("RDMA is not used; big copies go over TCP", "reason", "the server: "+b.dialer.welcome.NoRDMA)
+		return fmt.Errorf("the server has none: %s", b.dialer.welcome.NoRDMA)
 	}
-	hello := further(s, transport.KindRDMA)
-	c, _, err := transport.DialNet(s.ctx, s.cfg.Server, &hello)
+	hello := b.dialer.hello(transport.KindRDMA)
+	c, err := b.dialer.dial(&hello)
 	if err != nil {
 		return fmt.Errorf("its control connection: %w", err)
 	}
 	if rc, err := transport.Socket(c).SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { s.opened(int(fd)) })
+		_ = rc.Control(func(fd uintptr) { b.dialer.opened(int(fd)) })
 	}
-	b := &s.bulk
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
 		c.Close()
 		return b.out.Err()
 	}
-	l := rdma.New(rdma.Config[bulk.Piece]{Control: c, Dial: true, Device: s.cfg.RDMADevice, Pins: &s.pins,
-		Buffer:  s.cfg.RDMAMemory,
-		Handler: (*linkHandler)(s), Stats: &s.RDMA, Log: s.log})
+	l := rdma.New(rdma.Config[bulk.Piece]{
+		Control: c, Dial: true, Device: b.path.device, Pins: &b.pins, Buffer: b.path.memory,
+		Handler: (*linkHandler)(b), Stats: b.path.stats, Log: b.log,
+	})
 	b.link.Store(l)
 	b.out.Prefer(rdma.Slots{Link: l})
-	s.start(b.out.FeedPreferred)
+	b.owner.start(b.out.FeedPreferred)
 	return nil
 }
 
 // demandPath opens bulk connections and link and waits for the first path.
-func (s *Session) demandPath() error {
-	s.bulk.state.Store(bulkOpening)
-	err := s.openBulk()
-	l := s.bulk.link.Load()
+func (b *transfers) demandPath() error {
+	b.state.Store(bulkOpening)
+	err := b.open()
+	l := b.link.Load()
 	if err == nil && l != nil {
-		ctx, cancel := context.WithTimeout(s.ctx, pathTimeout)
+		ctx, cancel := context.WithTimeout(b.dialer.ctx, pathTimeout)
 		defer cancel()
 		err = l.AwaitFirst(ctx)
 	}
@@ -72,15 +80,18 @@ func (s *Session) demandPath() error {
 // registration.
 func (s *Session) Pin(addr, bytes uint64) {
 	if bytes == 0 {
-		s.pins.Remove(addr)
+		s.bulk.pins.Remove(addr)
 	} else {
-		s.pins.Add(addr, bytes)
+		s.bulk.pins.Add(addr, bytes)
 	}
 }
 
 // Path describes the path of big copies; it is empty while they travel by TCP.
-func (s *Session) Path() string {
-	if l := s.bulk.link.Load(); l != nil {
+func (s *Session) Path() string { return s.bulk.describe() }
+
+// describe describes the path.
+func (b *transfers) describe() string {
+	if l := b.link.Load(); l != nil {
 		return l.Describe()
 	}
 	return ""
@@ -95,46 +106,46 @@ func (b *transfers) closeLink() {
 }
 
 // endWindow takes back the memory of a download that is over.
-func (s *Session) endWindow(id uint32) {
-	if l := s.bulk.link.Load(); l != nil {
+func (b *transfers) endWindow(id uint32) {
+	if l := b.link.Load(); l != nil {
 		l.EndWindow(id)
 	}
 }
 
-// linkHandler is the session as its link sees it.
-type linkHandler Session
+// linkHandler is bulk transfers as their link sees them.
+type linkHandler transfers
 
-func (h *linkHandler) session() *Session { return (*Session)(h) }
+func (h *linkHandler) transfers() *transfers { return (*transfers)(h) }
 
 // Arrived is never called: a client's slots are the link's.
 func (h *linkHandler) Arrived(bulk.Chunk, int) {}
 
 func (h *linkHandler) Placed(c bulk.Chunk) {
-	s := h.session()
-	s.received.Add(uint64(c.Bytes))
-	s.news()
-	s.bulk.arrivals.Add(c)
+	b := h.transfers()
+	b.traffic.received.Add(uint64(c.Bytes))
+	b.shared.news()
+	b.arrivals.Add(c)
 }
 
-func (h *linkHandler) Sent(p bulk.Piece, arrived bool) { h.session().bulk.out.Settled(p, arrived) }
+func (h *linkHandler) Sent(p bulk.Piece, arrived bool) { h.transfers().out.Settled(p, arrived) }
 
 func (h *linkHandler) Memory(id uint32, _ uint64) []byte {
-	s := h.session()
-	if s.lost() != 0 {
+	b := h.transfers()
+	if b.shared.lost() != 0 {
 		return nil
 	}
-	dst, _ := s.destination(id)
+	dst, _ := b.registered.destination(id)
 	return dst
 }
 
-func (h *linkHandler) Changed() { h.session().bulk.out.Changed() }
+func (h *linkHandler) Changed() { h.transfers().out.Changed() }
 
 func (h *linkHandler) Broken(err error, underWay bool) {
-	s := h.session()
+	b := h.transfers()
 	if !underWay {
 		h.Changed()
 		return
 	}
 	// Not from here: the end of the session waits for the link.
-	go s.fail(errors.Join(errors.New("RDMA's control connection broke during a copy"), err))
+	go b.owner.fail(errors.Join(errors.New("RDMA's control connection broke during a copy"), err))
 }

@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 
@@ -26,36 +25,36 @@ type receiver struct {
 
 // receive takes what the connection has, with one system call, and handles it. [transport.ErrAgain] says that there was
 // nothing.
-func (s *Session) receive() error {
-	s.reader.busy.Lock()
-	defer s.reader.busy.Unlock()
-	if s.lost() != 0 {
+func (rd *reader) receive() error {
+	rd.busy.Lock()
+	defer rd.busy.Unlock()
+	if rd.shared.lost() != 0 {
 		return errEnded
 	}
-	rx := &s.reader.rx
+	rx := &rd.rx
 	if rx.r > 0 {
 		rx.w = copy(rx.buf, rx.buf[rx.r:rx.w])
 		rx.r = 0
 	}
 	if rx.inside && len(rx.sink) >= directReceive && rx.w == 0 {
-		return s.receiveInPlace(rx)
+		return rd.receiveInPlace(rx)
 	}
 	rx.bufs[0] = rx.buf[rx.w:]
-	n, err := s.conn.Recv(rx.bufs[:1])
+	n, err := rd.conn.Recv(rx.bufs[:1])
 	if err != nil {
 		return err
 	}
-	s.received.Add(uint64(n))
+	rd.traffic.received.Add(uint64(n))
 	rx.w += n
-	return s.parse(rx)
+	return rd.parse(rx)
 }
 
-func (s *Session) receiveInPlace(rx *receiver) error {
+func (rd *reader) receiveInPlace(rx *receiver) error {
 	rx.bufs = [2][]byte{rx.sink, rx.buf}
-	n, err := s.conn.Recv(rx.bufs[:])
+	n, err := rd.conn.Recv(rx.bufs[:])
 	rx.bufs = [2][]byte{}
 	if errors.Is(err, syscall.EFAULT) {
-		s.log.Error("a download's destination is not writable any more; was it freed before the copy was complete?",
+		rd.log.Error("a download's destination is not writable any more; was it freed before the copy was complete?",
 			"transfer", rx.h.ID)
 		rx.sink = nil
 		return nil
@@ -63,16 +62,16 @@ func (s *Session) receiveInPlace(rx *receiver) error {
 	if err != nil {
 		return err
 	}
-	s.received.Add(uint64(n))
+	rd.traffic.received.Add(uint64(n))
 	direct := min(n, len(rx.sink))
 	rx.sink = rx.sink[direct:]
 	rx.left -= direct
 	rx.r, rx.w = 0, n-direct
-	return s.parse(rx)
+	return rd.parse(rx)
 }
 
 // parse handles everything in the buffer.
-func (s *Session) parse(rx *receiver) error {
+func (rd *reader) parse(rx *receiver) error {
 	for {
 		if !rx.inside {
 			h, n, err := transport.ParseMessage(rx.buf[rx.r:rx.w])
@@ -83,7 +82,7 @@ func (s *Session) parse(rx *receiver) error {
 				return err
 			}
 			rx.r += n
-			if err := s.begin(rx, h); err != nil {
+			if err := rd.begin(rx, h); err != nil {
 				return err
 			}
 		}
@@ -98,11 +97,11 @@ func (s *Session) parse(rx *receiver) error {
 		}
 		rx.inside = false
 		if h := &rx.h; h.Aux > 0 && (h.Type == transport.MsgReply || h.Type == transport.MsgDone) {
-			if err := s.awaitChunks(h.ID, h.Aux); err != nil {
+			if err := rd.bulk.awaitChunks(h.ID, h.Aux); err != nil {
 				return err
 			}
 		}
-		s.finish(rx)
+		rd.finish(rx)
 	}
 }
 
@@ -111,22 +110,23 @@ func protocol(format string, args ...any) error {
 }
 
 // begin decides where a message's payload goes.
-func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
+func (rd *reader) begin(rx *receiver, h transport.MessageHeader) error {
 	rx.h, rx.inside, rx.sink, rx.early = h, true, nil, nil
 	rx.left = transport.Pad(int(h.Len))
 	switch h.Type {
 	case transport.MsgReply:
-		w := s.waiter(h.ID)
+		w := rd.calls.waiter(h.ID)
 		if w == nil {
 			return protocol("a reply to thread %d", h.ID)
 		}
-		// The core's own commands lie outside the ring and have no number.
-		if h.ID != transport.CoreThread && h.Seq < w.least { // of a command that was answered: taken for the next one's it would give wrong data
+		// The core's own commands lie outside the ring and have no number. A reply of a command that was answered would
+		// give wrong data if it were taken for the next one's.
+		if h.ID != transport.CoreThread && h.Seq < w.least {
 			return protocol("a second reply to thread %d: for command %d, not %d or later", h.ID, h.Seq, w.least)
 		}
 		w.least = h.Seq + 1
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		rd.calls.Lock()
+		defer rd.calls.Unlock()
 		if w.listed {
 			rx.sink = w.reply[:min(len(w.reply), int(h.Len))]
 			return nil
@@ -137,7 +137,7 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 		rx.early = &early{result: h.Result, data: make([]byte, h.Len)}
 		rx.sink = rx.early.data
 	case transport.MsgData:
-		dst, ok := s.destination(h.ID)
+		dst, ok := rd.registered.destination(h.ID)
 		if !ok {
 			return protocol("data for the unknown transfer %d", h.ID)
 		}
@@ -146,14 +146,14 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 		}
 		rx.sink = dst[h.Aux : h.Aux+uint64(h.Len)]
 		if h.ID >= transport.FirstTransfer {
-			s.news()
+			rd.shared.news()
 		}
 	case transport.MsgDone, transport.MsgFlushed, transport.MsgForget:
 		if h.Len != 0 {
 			return protocol("a payload of %d bytes in %v", h.Len, h.Type)
 		}
 	case transport.MsgProgress:
-		if h.Len != 0 || s.shared.track(h.Aux) == nil {
+		if h.Len != 0 || rd.shared.track(h.Aux) == nil {
 			return protocol("PROGRESS of the handle %#x with %d bytes", h.Aux, h.Len)
 		}
 	case transport.MsgNotice:
@@ -172,64 +172,59 @@ func (s *Session) begin(rx *receiver, h transport.MessageHeader) error {
 }
 
 // finish acts on a message whose payload is complete.
-func (s *Session) finish(rx *receiver) {
+func (rd *reader) finish(rx *receiver) {
 	h := &rx.h
 	switch h.Type {
 	case transport.MsgReply:
-		w := s.waiter(h.ID)
-		s.mu.Lock()
+		w := rd.calls.waiter(h.ID)
+		rd.calls.Lock()
 		if w.dst != nil { // the end of a download implies that of what lies before it
-			s.news()
+			rd.shared.news()
 			if h.Aux == 0 && h.Result != 0 {
-				s.endWindow(h.ID)
+				rd.bulk.endWindow(h.ID)
 			}
 		}
 		switch {
 		case rx.early == nil && w.listed:
-			s.complete(w, h.Result, h.Len)
+			rd.calls.complete(w, h.Result, h.Len)
 		case rx.early != nil && w.listed: // its thread came in the meantime
 			copy(w.reply, rx.early.data)
-			s.complete(w, h.Result, h.Len)
+			rd.calls.complete(w, h.Result, h.Len)
 		case rx.early != nil:
 			w.early = rx.early
 		}
-		s.mu.Unlock()
+		rd.calls.Unlock()
 		rx.early = nil
 	case transport.MsgDone:
 		if h.Aux == 0 {
-			s.endWindow(h.ID)
+			rd.bulk.endWindow(h.ID)
 		}
-		s.endTransfer(h.ID)
+		rd.registered.endDownload(h.ID)
 		if h.Result != 0 {
-			s.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)
+			rd.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)
 		}
 	case transport.MsgForget:
-		s.forget(h.Flags, h.Aux)
+		rd.registered.forget(h.Flags, h.Aux)
 	case transport.MsgFlushed:
-		s.mu.Lock()
-		s.mu.flushed = max(s.mu.flushed, h.Seq)
-		s.landed.Broadcast()
-		s.mu.Unlock()
+		rd.registered.flushed(h.Seq)
 	case transport.MsgText:
-		if s.cfg.Print != nil {
-			s.cfg.Print(h.ID, rx.text)
+		if rd.print != nil {
+			rd.print(h.ID, rx.text)
 		}
 		rx.text = nil
 	case transport.MsgProgress:
-		t := s.shared.track(h.Aux)
+		t := rd.shared.track(h.Aux)
 		if h.Result == Success {
 			raise(&t.Done, h.Seq)
-			s.news() // it may imply what the server has not seen or told yet: an event that this one waited for
+			rd.shared.news() // it may imply what the server has not seen or told yet: an event that this one waited for
 		} else {
 			raise(&t.Refused, h.Seq)
 		}
 	case transport.MsgNotice:
 		text := string(rx.text)
 		rx.text = nil
-		s.mu.Lock()
-		s.mu.notice = text
-		s.mu.Unlock()
-		s.log.Warn("the server says: " + text)
+		rd.notice.Store(&text)
+		rd.log.Warn("the server says: " + text)
 	}
 }
 
@@ -240,91 +235,5 @@ func raise(p *uint64, v uint64) {
 		if old >= v || atomic.CompareAndSwapUint64(p, old, v) {
 			return
 		}
-	}
-}
-
-// news is called before the program learns of the GPU's progress past the main connection: what it knew from there is
-// no longer the last word.
-func (s *Session) news() { atomic.AddUint64(&s.shared.News, 1) }
-
-// Look sends what is pending and handles what has arrived, without waiting. Its caller asks again and again, so where
-// there is nothing it lets others run for a moment: they may be what it waits for.
-func (s *Session) Look() {
-	if atomic.LoadUint64(&s.shared.Tail) != atomic.LoadUint64(&s.shared.Head) {
-		s.flush(toTail)
-	}
-	if s.lost() != 0 || !s.tryRead() {
-		return
-	}
-	err := s.receive()
-	if err == nil {
-		err = s.readAvailable()
-	} else if errors.Is(err, transport.ErrAgain) {
-		schedYield()
-		err = nil
-	}
-	s.endRead()
-	if err != nil {
-		s.fail(err)
-	}
-}
-
-// States of the background reader, a futex.
-const (
-	backgroundAwake uint32 = iota
-	backgroundParked
-)
-
-// background reads while asynchronous downloads are under way and none of the program's threads leads. It waits for
-// data without holding the reader's lock, so that a thread which starts to wait for a reply leads at once.
-func (s *Session) background() {
-	runtime.LockOSThread()
-	for s.lost() == 0 {
-		if atomic.LoadUint32(&s.shared.TransfersPending) == 0 {
-			s.park(func() bool { return atomic.LoadUint32(&s.shared.TransfersPending) == 0 })
-			continue
-		}
-		if _, err := s.conn.Wait(transport.Readable, -1); err != nil {
-			s.fail(err)
-			return
-		}
-		if !s.tryRead() {
-			s.park(func() bool { return atomic.LoadUint32(&s.reader.lock) != 0 })
-			continue
-		}
-		if err := s.readAvailable(); err != nil {
-			s.fail(err)
-		}
-		s.endRead()
-	}
-}
-
-// readAvailable handles what has arrived. The reader's lock is held.
-func (s *Session) readAvailable() error {
-	for {
-		if err := s.receive(); errors.Is(err, transport.ErrAgain) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-}
-
-// park sleeps until it is kicked; idle is asked once more when a kick can no longer be missed.
-func (s *Session) park(idle func() bool) {
-	atomic.StoreUint32(&s.reader.background, backgroundParked)
-	if s.lost() != 0 || !idle() {
-		atomic.StoreUint32(&s.reader.background, backgroundAwake)
-		return
-	}
-	for atomic.LoadUint32(&s.reader.background) == backgroundParked {
-		futexWait(&s.reader.background, backgroundParked, 0)
-	}
-}
-
-func (s *Session) kickBackground() {
-	if atomic.LoadUint32(&s.shared.TransfersPending) > 0 &&
-		atomic.CompareAndSwapUint32(&s.reader.background, backgroundParked, backgroundAwake) {
-		futexWake(&s.reader.background)
 	}
 }

@@ -13,9 +13,32 @@ import (
 	"scuda.dev/scuda/transport/bulk"
 )
 
-// sender sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no
+// sender sends the commands of the ring, and the bytes that belong to them, over the main connection.
+//
+// Locks: whoever holds the sender's own lock may write to the connection; it guards all that is not atomic. A thread
+// that finds no room in the connection reads answers meanwhile, and so takes the reader's place under it. again, turn
+// and what is in shared are atomic.
+type sender struct {
+	mutex
+	head   uint64      // how much of the ring has been sent
+	turn   uint32      // futex: counts finished bulk transfers
+	again  atomic.Bool // the sender has to look at the ring though its tail has not moved
+	header [transport.FrameHeaderSize]byte
+	bufs   [3][]byte
+
+	ring    []byte // mapped twice in a row
+	mask    uint64
+	conn    transport.Conn
+	shared  *Shared
+	reader  *reader
+	bulk    *transfers
+	traffic *traffic
+	owner   owner
+}
+
+// run sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no
 // wake-ups; for longer while a thread waits for an answer, since it will go on then, where there are processors enough.
-func (s *Session) sender() {
+func (s *sender) run() {
 	runtime.LockOSThread()
 	awaited, lingers := time.Duration(0), time.Duration(0)
 	if runtime.NumCPU() >= manyCPUs {
@@ -23,10 +46,10 @@ func (s *Session) sender() {
 	}
 	worked := time.Now()
 	seen, idle := atomic.LoadUint64(&s.shared.Head), time.Now()
-	for i := 0; s.lost() == 0; i++ {
-		if tail := atomic.LoadUint64(&s.shared.Tail); tail != seen || s.send.again.Load() {
+	for i := 0; s.shared.lost() == 0; i++ {
+		if tail := atomic.LoadUint64(&s.shared.Tail); tail != seen || s.again.Load() {
 			seen = tail
-			if !s.send.again.Swap(false) {
+			if !s.again.Swap(false) {
 				for began := time.Now(); time.Since(began) < lingers && atomic.LoadUint64(&s.shared.Head) != tail; {
 				}
 			}
@@ -36,7 +59,7 @@ func (s *Session) sender() {
 			continue
 		}
 		now := time.Now()
-		if now.Sub(worked) < awaited && atomic.LoadUint32(&s.reader.lock) != 0 {
+		if now.Sub(worked) < awaited && s.reader.taken() {
 			idle = now
 		}
 		if now.Sub(idle) < spin {
@@ -44,7 +67,7 @@ func (s *Session) sender() {
 			continue
 		}
 		atomic.StoreUint32(&s.shared.Asleep, 1)
-		if atomic.LoadUint64(&s.shared.Tail) == seen && !s.send.again.Load() && s.lost() == 0 {
+		if atomic.LoadUint64(&s.shared.Tail) == seen && !s.again.Load() && s.shared.lost() == 0 {
 			futexWait(&s.shared.Asleep, 1, 0)
 		}
 		atomic.StoreUint32(&s.shared.Asleep, 0)
@@ -54,15 +77,15 @@ func (s *Session) sender() {
 
 const toTail = ^uint64(0)
 
-// flush sends what the ring holds, unless somebody else is about to: whoever holds the send lock looks at the ring
+// flush sends what the ring holds, unless somebody else is about to: whoever holds the lock looks at the ring
 // again after freeing it. A caller that only cares for the ring up to end leaves what came behind it to the sender,
 // lest it sends for others for ever.
-func (s *Session) flush(end uint64) {
-	for s.lost() == 0 && s.send.TryLock() {
+func (s *sender) flush(end uint64) {
+	for s.shared.lost() == 0 && s.TryLock() {
 		stuck, err := s.drain(end)
-		s.send.Unlock()
+		s.Unlock()
 		if err != nil {
-			s.broken(err)
+			s.owner.broken(err)
 			return
 		}
 		head := atomic.LoadUint64(&s.shared.Head)
@@ -70,32 +93,32 @@ func (s *Session) flush(end uint64) {
 			return
 		}
 		if head >= end {
-			s.wakeSender()
+			s.wake()
 			return
 		}
 	}
 }
 
-func (s *Session) wakeSender() {
-	s.send.again.Store(true)
+func (s *sender) wake() {
+	s.again.Store(true)
 	if atomic.CompareAndSwapUint32(&s.shared.Asleep, 1, 0) {
 		futexWake(&s.shared.Asleep)
 	}
 }
 
 // drain sends the ring at least up to want or its tail, or up to a bulk command, whose owner is on the way with the
-// data; then stuck is true. The send lock is held.
-func (s *Session) drain(want uint64) (stuck bool, err error) {
+// data; then stuck is true. The lock is held.
+func (s *sender) drain(want uint64) (stuck bool, err error) {
 	for {
 		tail := atomic.LoadUint64(&s.shared.Tail)
-		if tail == s.send.head || s.send.head >= want {
+		if tail == s.head || s.head >= want {
 			return false, nil
 		}
 		end, err := s.scan(tail)
 		if err != nil {
 			return false, err
 		}
-		if end == s.send.head {
+		if end == s.head {
 			return true, nil
 		}
 		if err := s.sendRing(end); err != nil {
@@ -105,9 +128,9 @@ func (s *Session) drain(want uint64) (stuck bool, err error) {
 }
 
 // scan finds how far the ring may be sent in one frame.
-func (s *Session) scan(tail uint64) (uint64, error) {
-	end := s.send.head
-	for end < tail && end-s.send.head < maxFrameFromRing {
+func (s *sender) scan(tail uint64) (uint64, error) {
+	end := s.head
+	for end < tail && end-s.head < maxFrameFromRing {
 		size, flags := s.command(end)
 		if size < transport.CommandHeaderSize || size%8 != 0 || size > transport.MaxCommand || size > tail-end {
 			return 0, fmt.Errorf(
@@ -121,18 +144,18 @@ func (s *Session) scan(tail uint64) (uint64, error) {
 	return end, nil
 }
 
-func (s *Session) command(at uint64) (size uint64, flags transport.CommandFlags) {
+func (s *sender) command(at uint64) (size uint64, flags transport.CommandFlags) {
 	b := s.ring[at&s.mask:]
 	return uint64(binary.LittleEndian.Uint32(b)), transport.CommandFlags(binary.LittleEndian.Uint16(b[6:]))
 }
 
 // sendRing sends the ring up to end as one frame and gives the front its room back.
-func (s *Session) sendRing(end uint64) error {
-	start := s.send.head & s.mask
-	if err := s.sendFrame(s.ring[start : start+end-s.send.head]); err != nil {
+func (s *sender) sendRing(end uint64) error {
+	start := s.head & s.mask
+	if err := s.sendFrame(s.ring[start : start+end-s.head]); err != nil {
 		return err
 	}
-	s.send.head = end
+	s.head = end
 	atomic.StoreUint64(&s.shared.Head, end)
 	if atomic.LoadUint32(&s.shared.Starved) != 0 {
 		atomic.StoreUint32(&s.shared.Starved, 0)
@@ -141,14 +164,14 @@ func (s *Session) sendRing(end uint64) error {
 	return nil
 }
 
-func (s *Session) sendFrame(commands []byte) error {
-	header := transport.FrameHeader{Len: uint32(len(commands))}.Append(s.send.header[:0])
-	s.send.bufs[0], s.send.bufs[1] = header, commands
-	return s.write(s.send.bufs[:2])
+func (s *sender) sendFrame(commands []byte) error {
+	header := transport.FrameHeader{Len: uint32(len(commands))}.Append(s.header[:0])
+	s.bufs[0], s.bufs[1] = header, commands
+	return s.write(s.bufs[:2])
 }
 
-// write sends all of bufs, which it uses up. The send lock is held.
-func (s *Session) write(bufs [][]byte) error {
+// write sends all of bufs, which it uses up. The lock is held.
+func (s *sender) write(bufs [][]byte) error {
 	for len(bufs) > 0 {
 		if len(bufs[0]) == 0 {
 			bufs = bufs[1:]
@@ -164,7 +187,7 @@ func (s *Session) write(bufs [][]byte) error {
 		if err != nil {
 			return err
 		}
-		s.sent.Add(uint64(n))
+		s.traffic.sent.Add(uint64(n))
 		for i := range bufs {
 			k := min(n, len(bufs[i]))
 			bufs[i] = bufs[i][k:]
@@ -177,11 +200,11 @@ func (s *Session) write(bufs [][]byte) error {
 var padding [8]byte
 
 // writeBulk sends data straight from the program's memory, padded.
-func (s *Session) writeBulk(data []byte) error {
+func (s *sender) writeBulk(data []byte) error {
 	pad := transport.Pad(len(data)) - len(data)
 	for len(data) > 0 {
-		s.send.bufs[0] = data
-		n, err := s.conn.Send(s.send.bufs[:1])
+		s.bufs[0] = data
+		n, err := s.conn.Send(s.bufs[:1])
 		if errors.Is(err, transport.ErrAgain) {
 			if err := s.awaitRoom(); err != nil {
 				return err
@@ -191,55 +214,48 @@ func (s *Session) writeBulk(data []byte) error {
 		if err != nil {
 			return err
 		}
-		s.sent.Add(uint64(n))
+		s.traffic.sent.Add(uint64(n))
 		data = data[n:]
 	}
-	s.send.bufs[0] = padding[:pad]
-	return s.write(s.send.bufs[:1])
+	s.bufs[0] = padding[:pad]
+	return s.write(s.bufs[:1])
 }
 
 // awaitRoom waits until the connection takes more bytes. As the server may be unable to read on before it has got rid
 // of an answer, answers are read meanwhile, unless somebody else does.
-func (s *Session) awaitRoom() error {
-	if lost := s.lost(); lost != 0 {
+func (s *sender) awaitRoom() error {
+	if lost := s.shared.lost(); lost != 0 {
 		return errEnded
 	}
-	if !s.tryRead() {
+	if !s.reader.tryRead() {
 		_, err := s.conn.Wait(transport.Writable, otherReaderPause)
 		return err
 	}
-	defer s.endRead()
+	defer s.reader.endRead()
 	ev, err := s.conn.Wait(transport.Readable|transport.Writable, -1)
 	if err == nil && ev&transport.Readable != 0 {
-		err = s.readAvailable()
+		err = s.reader.readAvailable()
 	}
 	return err
 }
 
-// Bulk sends the ring up to end, where a bulk command ends, and then data. It returns when data may be reused.
-func (s *Session) Bulk(end uint64, data []byte) int32 {
-	s.wantBulk(len(data))
-	s.send.Lock()
-	up, err := s.sendBulk(end, data)
-	s.send.Unlock()
+// sendBulk sends the ring up to end, where a bulk command ends, and then data, or gives the upload that is on its way.
+func (s *sender) sendBulk(end uint64, data []byte) *upload {
+	s.Lock()
+	up, err := s.takeTurn(end, data)
+	s.Unlock()
 	if err != nil {
-		s.broken(err)
+		s.owner.broken(err)
 	} else {
 		s.flush(end)
 	}
-	if up != nil {
-		s.awaitUpload(up)
-		if up.Err != nil { // whoever saw the connection break may not have come to say so yet
-			s.fail(fmt.Errorf("a bulk connection broke during a copy: %w", up.Err))
-		}
-	}
-	return s.lost()
+	return up
 }
 
-// sendBulk sends a bulk command and its data, or gives the upload that is on its way.
-func (s *Session) sendBulk(end uint64, data []byte) (*upload, error) {
+// takeTurn sends a bulk command and its data when it is the first in the ring. The lock is held, and let go in between.
+func (s *sender) takeTurn(end uint64, data []byte) (*upload, error) {
 	for {
-		if s.lost() != 0 {
+		if s.shared.lost() != 0 {
 			return nil, errEnded
 		}
 		stuck, err := s.drain(toTail)
@@ -249,14 +265,14 @@ func (s *Session) sendBulk(end uint64, data []byte) (*upload, error) {
 		if !stuck {
 			return nil, fmt.Errorf("no bulk command ends at %d of the command ring", end)
 		}
-		if size, _ := s.command(s.send.head); s.send.head+size == end {
+		if size, _ := s.command(s.head); s.head+size == end {
 			break
 		}
 		// Another thread's bulk command comes first.
-		turn := atomic.LoadUint32(&s.send.turn)
-		s.send.Unlock()
-		futexWait(&s.send.turn, turn, 0)
-		s.send.Lock()
+		turn := atomic.LoadUint32(&s.turn)
+		s.Unlock()
+		futexWait(&s.turn, turn, 0)
+		s.Lock()
 	}
 	up := s.sendBeside(data)
 	err := s.sendRing(end)
@@ -266,19 +282,19 @@ func (s *Session) sendBulk(end uint64, data []byte) (*upload, error) {
 	if err != nil {
 		return up, err
 	}
-	atomic.AddUint32(&s.send.turn, 1)
-	futexWake(&s.send.turn)
+	atomic.AddUint32(&s.turn, 1)
+	futexWake(&s.turn)
 	return up, nil
 }
 
 // sendBeside hands the data of the command at the ring's head over to the bulk connections; nil when they are not for
 // it.
-func (s *Session) sendBeside(data []byte) *upload {
-	head := s.ring[s.send.head&s.mask:]
+func (s *sender) sendBeside(data []byte) *upload {
+	head := s.ring[s.head&s.mask:]
 	if len(data) < bulk.MinTransfer || binary.LittleEndian.Uint16(head[4:]) != wire.OpCopyH2D {
 		return nil
 	}
-	up := s.bulk.add(s.send.head, data)
+	up := s.bulk.add(s.head, data)
 	if up != nil {
 		flags := binary.LittleEndian.Uint16(head[6:])
 		binary.LittleEndian.PutUint16(head[6:], flags|uint16(transport.FlagTransfer))
@@ -295,13 +311,13 @@ func own(op uint16, flags transport.CommandFlags, payload []byte) []byte {
 }
 
 // sendOwn sends a command of the core itself between those of the ring.
-func (s *Session) sendOwn(command, bulk []byte) error {
-	s.send.Lock()
+func (s *sender) sendOwn(command, bulk []byte) error {
+	s.Lock()
 	err := s.sendFrame(command)
 	if err == nil && bulk != nil {
 		err = s.writeBulk(bulk)
 	}
-	s.send.Unlock()
+	s.Unlock()
 	if err == nil {
 		s.flush(0)
 	}
@@ -309,15 +325,25 @@ func (s *Session) sendOwn(command, bulk []byte) error {
 }
 
 // sendRest sends what is pending, or gives up at the deadline.
-func (s *Session) sendRest(deadline time.Time) {
+func (s *sender) sendRest(deadline time.Time) {
 	watch := time.AfterFunc(time.Until(deadline), s.conn.Shutdown)
 	defer watch.Stop()
-	for i := 0; !s.send.TryLock(); i++ {
+	for i := 0; !s.TryLock(); i++ {
 		if time.Now().After(deadline) {
 			return
 		}
 		nap(i)
 	}
-	defer s.send.Unlock()
+	defer s.Unlock()
 	_, _ = s.drain(toTail)
+}
+
+// release wakes whoever sleeps for room or a turn, and the sender, after the end of the session.
+func (s *sender) release() {
+	atomic.StoreUint32(&s.shared.Starved, 0)
+	futexWake(&s.shared.Starved)
+	atomic.StoreUint32(&s.shared.Asleep, 0)
+	futexWake(&s.shared.Asleep)
+	atomic.AddUint32(&s.turn, 1)
+	futexWake(&s.turn)
 }

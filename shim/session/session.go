@@ -11,8 +11,13 @@
 //   - the background reader, awake only while asynchronous downloads are under way and nobody leads,
 //   - the callback connection's reader, and the runner of host functions.
 //
-// Locks, in the order in which they may be taken: send (who may write to the main connection), reader (who may read
-// from it), mu (tables).
+// A session's parts have the state, and say what their locks guard: the [sender] writes to the main connection, the
+// [reader] reads from it, the [calls] are those whose replies are due, the [registrations] what the server may ask for;
+// the [callback] connection and the bulk [transfers] have connections of their own, which the [dialer] opens.
+//
+// Locks, in the order in which they may be taken: the sender's (who may write to the main connection), the reader's
+// place (who may read from it), reader.busy, a bulk connection's busy, then one of calls', registrations' and
+// transfers.mu, and last those of packages bulk and rdma.
 package session
 
 import (
@@ -22,7 +27,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -81,61 +86,35 @@ type Config struct {
 	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
 }
 
-// Session is an open session.
+// owner is the session as its parts see it.
+type owner interface {
+	start(f func())   // starts a goroutine that ends with the session
+	fail(err error)   // ends the session
+	broken(err error) // ends it after what the server may have said on the main connection
+}
+
+var _ owner = (*Session)(nil)
+
+// Session is an open session: its parts, and its end. What changes while it is open belongs to the parts.
 type Session struct {
 	cfg     Config
 	log     *slog.Logger
 	shared  *Shared
-	ring    []byte // mapped twice in a row
-	mask    uint64
-	conn    transport.Conn
-	welcome *transport.Welcome
-
-	ctx     context.Context
+	conn    transport.Conn // the main connection
+	dialer  dialer
 	cancel  context.CancelFunc
 	closing atomic.Bool
 	failed  sync.Once
 	done    sync.WaitGroup
 
-	send struct {
-		mutex
-		head   uint64      // how much of the ring has been sent
-		turn   uint32      // futex: counts finished bulk transfers
-		again  atomic.Bool // the sender has to look at the ring though its tail has not moved
-		header [transport.FrameHeaderSize]byte
-		bufs   [3][]byte
-	}
-	reader struct {
-		lock       uint32 // 1 while somebody reads
-		sleepers   atomic.Int32
-		led        int    // how often a thread has led
-		background uint32 // futex: see background
-		busy       mutex  // held while bytes are taken, so that end can wait until no thread's memory is written any more
-		rx         receiver
-	}
-	mu struct {
-		mutex
-		waiting   *waiter // those whose replies are due
-		transfers map[uint32]transfer
-		nextID    uint32
-		sources   map[uint32]source
-		nextSrc   uint32
-		hosts     map[uint64]registered
-		nextHost  uint64
-		order     uint64 // counts what was registered: downloads, sources, host functions
-		flushed   uint64 // the last FLUSH that was answered
-		notice    string
-	}
-	landed   *sync.Cond // of mu: a download has arrived, or the session has ended
-	waiters  [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
-	received atomic.Uint64 // bytes of answers and downloads so far
-	sent     atomic.Uint64 // bytes of commands and uploads so far
-	hosts    atomic.Int64  // registered host functions that may still run
-	kept     atomic.Int64  // captured downloads
-	callback callback
-	bulk     transfers
-	images   images
-	pins     rdma.Pins
+	send       sender
+	reader     reader
+	calls      calls
+	registered registrations
+	callback   callback
+	bulk       transfers
+	images     images
+	traffic    traffic
 
 	RDMA rdma.Stats // what the session's link did
 }
@@ -143,36 +122,31 @@ type Session struct {
 // Open connects to the server and starts the engine. Errors are those of [transport.Dial].
 func Open(cfg Config) (*Session, error) {
 	s := &Session{cfg: cfg, log: cfg.Log, shared: cfg.Shared}
-	if err := s.takeRing(); err != nil {
+	if err := s.send.takeRing(cfg.Shared); err != nil {
 		return nil, err
 	}
 	hello := cfg.Hello
 	hello.Kind = transport.KindCUDA
 	s.shared.regions(&hello)
-	s.ctx, s.cancel = context.WithCancel(context.Background())
-	conn, welcome, err := transport.Dial(s.ctx, cfg.Server, &hello)
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	conn, welcome, err := transport.Dial(ctx, cfg.Server, &hello)
 	if err != nil {
 		s.cancel()
 		return nil, err
 	}
-	s.conn, s.welcome = conn, welcome
-	s.mu.transfers = make(map[uint32]transfer)
-	s.mu.nextID = transport.FirstTransfer
-	s.mu.sources = make(map[uint32]source)
-	s.bulk.arrivals = bulk.NewArrivals()
-	s.mu.hosts = make(map[uint64]registered)
-	s.reader.rx.buf = make([]byte, receiveBuffer)
-	s.landed = sync.NewCond(&s.mu)
-	s.callback.init()
+	s.conn = conn
+	s.dialer = dialer{ctx: ctx, server: cfg.Server, first: cfg.Hello, welcome: welcome, told: cfg.Opened}
+	s.connect()
 	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion,
 		"gpu", welcome.GPU, "devices", len(welcome.Devices))
-	s.opened(conn.FD())
-	s.start(s.sender)
-	s.start(s.background)
-	s.start(s.callbackLoop)
-	s.start(s.hostLoop)
+	s.dialer.opened(conn.FD())
+	s.start(s.send.run)
+	s.start(s.reader.runBackground)
+	s.start(s.callback.serve)
+	s.start(s.callback.runHosts)
 	if cfg.Transport == config.TransportRDMA {
-		if err := s.demandPath(); err != nil {
+		if err := s.bulk.demandPath(); err != nil {
 			s.Close()
 			return nil, err
 		}
@@ -180,32 +154,42 @@ func Open(cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// further is what a further connection says about itself: it presents a ticket, unless the server knows none.
-func further(s *Session, kind string) transport.Hello {
-	hello := s.cfg.Hello
-	hello.Kind, hello.Session, hello.Secret = kind, s.welcome.Session, s.welcome.Secret
-	if slices.Contains(s.welcome.Capabilities, transport.CapTickets) {
-		hello.Purpose = kind
-	}
-	return hello
+// connect tells the parts of each other.
+func (s *Session) connect() {
+	w := &s.send
+	w.conn, w.reader, w.bulk, w.traffic, w.owner = s.conn, &s.reader, &s.bulk, &s.traffic, s
+
+	rd := &s.reader
+	rd.conn, rd.shared, rd.log, rd.print = s.conn, s.shared, s.log, s.cfg.Print
+	rd.calls, rd.registered, rd.bulk, rd.traffic, rd.owner = &s.calls, &s.registered, &s.bulk, &s.traffic, s
+	rd.rx.buf = make([]byte, receiveBuffer)
+
+	s.calls.shared = s.shared
+	s.registered.init(s.shared, &s.calls)
+
+	d := &s.callback
+	d.wanted = make(chan struct{})
+	d.dialer, d.shared, d.log, d.opening, d.runHost = &s.dialer, s.shared, s.log, s.cfg.Opening, s.cfg.HostRun
+	d.registered, d.reader, d.owner = &s.registered, &s.reader, s
+
+	b := &s.bulk
+	b.arrivals = bulk.NewArrivals()
+	b.most = s.cfg.Bulk
+	b.path = pathConfig{s.cfg.Transport, s.cfg.RDMADevice, s.cfg.RDMAMemory, &s.RDMA}
+	b.dialer, b.shared, b.log = &s.dialer, s.shared, s.log
+	b.registered, b.traffic, b.owner = &s.registered, &s.traffic, s
 }
 
 func (s *Session) start(f func()) { s.done.Go(f) }
 
-func (s *Session) opened(fd int) {
-	if s.cfg.Opened != nil {
-		s.cfg.Opened(fd)
-	}
-}
-
 // Welcome is what the server said when the session was opened.
-func (s *Session) Welcome() *transport.Welcome { return s.welcome }
+func (s *Session) Welcome() *transport.Welcome { return s.dialer.welcome }
 
 // Server is the server's address as the session knows it.
 func (s *Session) Server() string { return s.conn.Remote() }
 
 // lost is the result of every call once the session has ended, else 0.
-func (s *Session) lost() int32 { return int32(atomic.LoadUint32(&s.shared.Lost)) }
+func (s *Session) lost() int32 { return s.shared.lost() }
 
 // fail ends the session: every call under way and every later one fails. Only the first call says why; the others
 // return behind its line.
@@ -221,22 +205,20 @@ func (s *Session) fail(err error) {
 
 // sayWhy tells the program's user why the session is lost.
 func sayWhy(s *Session, err error) {
-	s.mu.Lock()
-	notice := s.mu.notice
-	s.mu.Unlock()
 	why := reason(err)
-	if notice != "" {
-		why += fmt.Sprintf("; the server's last words: %q", notice)
+	if notice := s.reader.notice.Load(); notice != nil {
+		why += fmt.Sprintf("; the server's last words: %q", *notice)
 	}
 	s.log.Error("the session with the scuda server "+s.conn.Remote()+" is lost: "+why+
 		". All further CUDA calls of this process fail with CUDA_ERROR_DEVICE_UNAVAILABLE (46). Look into the server's "+
 		"log, then start the program again.",
-		"session", s.welcome.Session)
+		"session", s.dialer.welcome.Session)
 }
 
-// broken ends the session after a failed write: the server may have said why before it closed.
+// broken ends the session after a failed write, or where another connection broke: the server may have said why before
+// it closed.
 func (s *Session) broken(err error) {
-	s.lastWords()
+	s.reader.lastWords()
 	s.fail(err)
 }
 
@@ -266,7 +248,8 @@ func (s *Session) end(result int32) {
 	s.bulk.quiesce()
 	s.releaseWaiters()
 	s.callback.shut()
-	s.wakeAll()
+	s.send.release()
+	s.reader.release()
 }
 
 // releaseWaiters gives everybody who waits the session's last result. Nothing may be written to their memory from then
@@ -274,24 +257,8 @@ func (s *Session) end(result int32) {
 func (s *Session) releaseWaiters() {
 	s.reader.busy.Lock()
 	defer s.reader.busy.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.mu.waiting != nil {
-		s.complete(s.mu.waiting, s.lost(), 0)
-	}
-	s.landed.Broadcast()
-}
-
-// wakeAll wakes whoever sleeps for other reasons than a reply.
-func (s *Session) wakeAll() {
-	atomic.StoreUint32(&s.shared.Starved, 0)
-	futexWake(&s.shared.Starved)
-	atomic.StoreUint32(&s.shared.Asleep, 0)
-	futexWake(&s.shared.Asleep)
-	atomic.AddUint32(&s.send.turn, 1)
-	futexWake(&s.send.turn)
-	atomic.StoreUint32(&s.reader.background, backgroundAwake)
-	futexWake(&s.reader.background)
+	s.calls.release()
+	s.registered.release()
 }
 
 // Close sends what is pending, within a second, and ends the connection. Calls that come later fail with
@@ -301,7 +268,7 @@ func (s *Session) Close() {
 		return
 	}
 	if s.lost() == 0 {
-		s.sendRest(time.Now().Add(closeTimeout))
+		s.send.sendRest(time.Now().Add(closeTimeout))
 	}
 	s.end(Deinitialized)
 }
@@ -313,6 +280,39 @@ func (s *Session) Wait() {
 	_ = s.conn.Close()
 	s.callback.close()
 	s.bulk.close()
+}
+
+// Look sends what is pending and handles what has arrived, without waiting.
+func (s *Session) Look() {
+	if atomic.LoadUint64(&s.shared.Tail) != atomic.LoadUint64(&s.shared.Head) {
+		s.send.flush(toTail)
+	}
+	s.reader.look()
+}
+
+// Bulk sends the ring up to end, where a bulk command ends, and then data. It returns when data may be reused.
+func (s *Session) Bulk(end uint64, data []byte) int32 {
+	s.bulk.want(len(data))
+	if up := s.send.sendBulk(end, data); up != nil {
+		s.awaitUpload(up)
+		if up.Err != nil { // whoever saw the connection break may not have come to say so yet
+			s.fail(fmt.Errorf("a bulk connection broke during a copy: %w", up.Err))
+		}
+	}
+	return s.lost()
+}
+
+// awaitUpload returns when the upload's memory may be reused.
+func (s *Session) awaitUpload(u *upload) {
+	if runtime.NumCPU() >= manyCPUs {
+		for began, i := time.Now(), 0; atomic.LoadUint32(&u.over) == 0 && time.Since(began) < spinCopy; i++ {
+			nap(i)
+		}
+	}
+	for atomic.LoadUint32(&u.over) == 0 {
+		futexWait(&u.over, 0, uploadPatience)
+		s.Look() // the server may be unable to go on before it has got rid of an answer
+	}
 }
 
 // nap lets other threads run for a moment while this one spins.

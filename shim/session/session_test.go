@@ -405,9 +405,9 @@ func TestForgotten(t *testing.T) {
 	within(t, func() {
 		for left := 1; left > 0; {
 			s.Look()
-			s.mu.Lock()
-			left = len(s.mu.transfers) + len(s.mu.sources) + len(s.mu.hosts)
-			s.mu.Unlock()
+			s.registered.Lock()
+			left = len(s.registered.downloads) + len(s.registered.sources) + len(s.registered.hosts)
+			s.registered.Unlock()
 		}
 	})
 }
@@ -432,9 +432,9 @@ func TestCapturedDownloads(t *testing.T) {
 					t.Fatalf("answer %+v", h)
 				}
 			}
-			s.mu.Lock()
+			s.registered.Lock()
 			there := bytes.Equal(dst, bytes.Repeat([]byte{round + 1}, 1000))
-			s.mu.Unlock()
+			s.registered.Unlock()
 			if !there {
 				t.Fatalf("round %d: the bytes are not there though the client says so", round)
 			}

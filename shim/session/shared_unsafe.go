@@ -116,10 +116,16 @@ type Figures struct {
 	Ring            uint64 // bytes of commands that wait to be sent
 }
 
+// traffic counts bytes of the protocol over TCP.
+type traffic struct {
+	received atomic.Uint64 // answers and downloads
+	sent     atomic.Uint64 // commands and uploads
+}
+
 // Figures gives them as they are now.
 func (s *Session) Figures() Figures {
 	f := Figures{
-		Lost: s.lost() != 0, Received: s.received.Load(), Sent: s.sent.Load(),
+		Lost: s.lost() != 0, Received: s.traffic.received.Load(), Sent: s.traffic.sent.Load(),
 		PendingDownload: atomic.LoadUint32(&s.shared.TransfersPending),
 	}
 	if head, tail := atomic.LoadUint64(&s.shared.Head), atomic.LoadUint64(&s.shared.Tail); tail > head {
@@ -140,6 +146,13 @@ type Track struct {
 	_       [3]uint64
 }
 
+// lost is the result of every call once the session has ended, else 0.
+func (sh *Shared) lost() int32 { return int32(atomic.LoadUint32(&sh.Lost)) }
+
+// news is called before the program learns of the GPU's progress past the main connection: what it knew from there is
+// no longer the last word.
+func (sh *Shared) news() { atomic.AddUint64(&sh.News, 1) }
+
 const slotBytes = 64
 
 // track is the track of a handle of the client's region, nil for anything else.
@@ -155,8 +168,8 @@ func (sh *Shared) regions(h *transport.Hello) {
 	h.ClientBase, h.ClientSlots, h.ServerBase, h.ServerSlots = sh.ClientBase, sh.ClientSlots, sh.ServerBase, sh.ServerSlots
 }
 
-func (s *Session) takeRing() error {
-	sh := s.shared
+// takeRing takes the command ring over from the front.
+func (s *sender) takeRing(sh *Shared) error {
 	if sh.ABI != ABI {
 		return fmt.Errorf(
 			"the front speaks version %d of the core's interface, this core version %d; use libraries of one release", sh.ABI,
@@ -165,9 +178,10 @@ func (s *Session) takeRing() error {
 	if sh.Ring == nil || sh.RingSize == 0 || sh.RingSize&(sh.RingSize-1) != 0 || sh.RingSize > 1<<32 {
 		return fmt.Errorf("command ring of %d bytes", sh.RingSize)
 	}
+	s.shared = sh
 	s.ring = unsafe.Slice(sh.Ring, 2*sh.RingSize)
 	s.mask = sh.RingSize - 1
-	s.send.head = sh.Head
+	s.head = sh.Head
 	return nil
 }
 

@@ -1,0 +1,49 @@
+package session
+
+import (
+	"context"
+	"net"
+	"slices"
+
+	"scuda.dev/scuda/transport"
+)
+
+// dialer opens the session's further connections. It is set when the session is opened and never changes.
+type dialer struct {
+	ctx     context.Context // ends with the session
+	server  transport.Target
+	first   transport.Hello // of the main connection
+	welcome *transport.Welcome
+	told    func(fd int) // of each socket; may be nil
+}
+
+// hello is what a further connection says about itself: it presents a ticket, unless the server knows none.
+func (d *dialer) hello(kind string) transport.Hello {
+	hello := d.first
+	hello.Kind, hello.Session, hello.Secret = kind, d.welcome.Session, d.welcome.Secret
+	if slices.Contains(d.welcome.Capabilities, transport.CapTickets) {
+		hello.Purpose = kind
+	}
+	return hello
+}
+
+func (d *dialer) dial(hello *transport.Hello) (net.Conn, error) {
+	c, _, err := transport.DialNet(d.ctx, d.server, hello)
+	return c, err
+}
+
+// line dials a connection on which messages are exchanged.
+func (d *dialer) line(hello *transport.Hello) (*transport.Line, error) {
+	c, err := d.dial(hello)
+	if err != nil {
+		return nil, err
+	}
+	return transport.NewLine(c)
+}
+
+// opened says that a socket is in use, which a forked child has to close.
+func (d *dialer) opened(fd int) {
+	if d.told != nil {
+		d.told(fd)
+	}
+}
