@@ -68,7 +68,7 @@ func TestLongNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.conn.Close()
+	l.leave()
 	s.logged("session closed")
 	for line := range strings.Lines(s.log.String()) {
 		if len(line) > 500 {

@@ -149,6 +149,7 @@ type link struct {
 	conn    net.Conn
 	welcome *transport.Welcome
 	notices []string
+	seq     uint64
 }
 
 func (s *testServer) dial(h *transport.Hello) (*link, error) {
@@ -178,9 +179,32 @@ func command(op uint16, ctx uint64, payload []byte) []byte {
 
 var errLost = errors.New("connection lost")
 
+// next is the next command of the connection.
+func (l *link) next(op uint16, ctx uint64, payload []byte) []byte {
+	b := command(op, ctx, payload)
+	binary.LittleEndian.PutUint64(b[transport.FrameHeaderSize+8:], l.seq)
+	l.seq += uint64(len(b) - transport.FrameHeaderSize)
+	return b
+}
+
+// leave ends a session in order.
+func (l *link) leave() {
+	if _, _, err := l.call(wire.OpBye, 0, make([]byte, 8)); err != nil {
+		l.t.Error(err)
+	}
+	l.conn.Close()
+}
+
+// say sends a command without a payload of interest, and waits for no answer.
+func (l *link) say(op uint16) {
+	if _, err := l.conn.Write(l.next(op, 0, make([]byte, 8))); err != nil {
+		l.t.Error(err)
+	}
+}
+
 func (l *link) call(op uint16, ctx uint64, payload []byte) (int32, []byte, error) {
 	_ = l.conn.SetDeadline(time.Now().Add(patience))
-	if _, err := l.conn.Write(command(op, ctx, payload)); err != nil {
+	if _, err := l.conn.Write(l.next(op, ctx, payload)); err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", errLost, err)
 	}
 	for {

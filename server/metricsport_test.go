@@ -78,7 +78,7 @@ func TestMetrics(t *testing.T) {
 	if err := syscall.Kill(s.workerOf(a), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	b.conn.Close()
+	b.leave()
 	s.shows(`scuda_sessions_ended_total{how="crashed",kind="cuda"} 1`)
 	s.shows(`scuda_sessions_ended_total{how="closed",kind="cuda"} 1`)
 	s.shows(`scuda_workers{state="busy"} 0`)

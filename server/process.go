@@ -90,6 +90,7 @@ type joinInfo struct {
 }
 
 type endedInfo struct {
+	How    string // metrics.End…
 	Reason string // empty after a clean end
 	Calls  uint64
 }

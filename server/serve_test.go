@@ -30,7 +30,7 @@ func TestSessionsSideBySide(t *testing.T) {
 	}
 	a.use(48 << 20) // each has the whole simulated GPU to itself
 	b.use(48 << 20)
-	a.conn.Close()
+	a.leave()
 	if !b.alive() {
 		t.Fatal("the other session ended too")
 	}

@@ -313,15 +313,22 @@ func (s *supervisor) serveSession(
 	lasted := slog.Duration("lasted", time.Since(began).Round(time.Millisecond))
 	how := metrics.EndCrashed
 	switch {
-	case p.clean && p.ended.Reason == "":
+	case p.clean && p.ended.How == metrics.EndClosed:
 		how = metrics.EndClosed
 		log.Info("session closed", lasted, "calls", p.ended.Calls)
 	case x.revoked.Load():
 		how = metrics.EndBroken
 		log.Warn("session ended", lasted, "reason", "its tenant's credential was withdrawn")
 	case p.clean:
-		how = metrics.EndBroken
-		log.Warn("session ended", lasted, "calls", p.ended.Calls, "reason", p.ended.Reason)
+		if how = metrics.EndBroken; p.ended.How == metrics.EndLeft || p.ended.How == metrics.EndTimeout {
+			how = p.ended.How
+		}
+		level := slog.LevelWarn
+		if how == metrics.EndLeft {
+			level = slog.LevelInfo // some programs always end so
+		}
+		log.Log(context.Background(), level, "session ended", "how", how, lasted, "calls", p.ended.Calls,
+			"reason", p.ended.Reason)
 	case x.killed.Load():
 		how = metrics.EndKilled
 		log.Warn("ended the session: the server shuts down", lasted, "calls", p.calls())

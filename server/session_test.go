@@ -76,7 +76,14 @@ func TestHowSessionsEnd(t *testing.T) {
 		ends int
 		end  func(*link)
 	}{
-		{"closed", 1, func(l *link) { l.conn.Close() }},
+		{"closed", 1, (*link).leave},
+		{"closed", 2, func(l *link) { // with answers on the way
+			l.say(wire.OpPing)
+			l.say(wire.OpBye)
+			_ = l.conn.(*net.TCPConn).SetLinger(0)
+			l.conn.Close()
+		}},
+		{"left", 1, func(l *link) { l.conn.Close() }},
 		{"broken", 1, func(l *link) {
 			_, _ = l.conn.Write(ping[:len(ping)-3])
 			l.conn.Close()
@@ -96,7 +103,7 @@ func TestHowSessionsEnd(t *testing.T) {
 	s.open(transport.KindCUDA).use(1 << 20)
 	s.stop()
 	s.logged("ended the session: the server shuts down")
-	if n := strings.Count(s.log.String(), "crashed"); n != 1 {
+	if n := strings.Count(s.log.String(), "worker crashed"); n != 1 {
 		t.Errorf("%d crashes are logged", n)
 	}
 }

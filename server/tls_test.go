@@ -66,7 +66,7 @@ func TestTLS(t *testing.T) {
 	if !a.alive() {
 		t.Error("the session is gone")
 	}
-	a.conn.Close()
+	a.leave()
 	s.logged("session closed")
 
 	l := s.open(transport.KindInfo)

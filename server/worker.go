@@ -142,7 +142,7 @@ func (w *worker) run() error {
 	ended := endedInfo{}
 	err = work()
 	w.over.Store(true)
-	if !executor.Left(err) {
+	if ended.How = howEnded(err); err != nil {
 		ended.Reason = err.Error()
 	}
 	if s := w.session.Load(); s != nil {
@@ -150,6 +150,19 @@ func (w *worker) run() error {
 	}
 	w.logText()
 	return w.line.Send(msgEnded, ended, -1)
+}
+
+// howEnded says in the words of the metrics how a session ended.
+func howEnded(err error) string {
+	switch {
+	case err == nil:
+		return metrics.EndClosed
+	case errors.Is(err, executor.ErrEnded):
+		return metrics.EndLeft
+	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, unix.EHOSTUNREACH):
+		return metrics.EndTimeout
+	}
+	return metrics.EndBroken
 }
 
 // logText logs what the driver had to say that was no kernel's.
@@ -399,7 +412,7 @@ func (w *worker) watch(fd int, log *slog.Logger) {
 		return
 	}
 	log.Warn("the client is gone and the driver does not return; the worker ends")
-	_ = w.line.Send(msgEnded, endedInfo{Reason: "the client went away while the GPU was busy"}, -1)
+	_ = w.line.Send(msgEnded, endedInfo{How: metrics.EndLeft, Reason: "the client went away while the GPU was busy"}, -1)
 	os.Exit(1)
 }
 

@@ -92,7 +92,7 @@ const (
 	MsgProgress MessageType = wire.MessageProgress
 	// MsgFlushed answers MsgFlush seq: every download that the GPU had finished by then has been sent.
 	MsgFlushed MessageType = wire.MessageFlushed
-	// MsgForget says that no graph has what the client registered as number aux any more; flags say what that is: Forget….
+	// MsgForget says that no graph has what the client registered as number aux any more; id says what that is: Forget….
 	MsgForget MessageType = wire.MessageForget
 
 	MsgRun    MessageType = wire.MessageRun
@@ -101,6 +101,8 @@ const (
 	MsgPulled MessageType = wire.MessagePulled
 	MsgPing   MessageType = wire.MessagePing
 	MsgPong   MessageType = wire.MessagePong
+	// MsgAlive is the answer to the ping Seq on the main connection, or (0) a sign of life of a server that cannot answer.
+	MsgAlive  MessageType = wire.MessageAlive
 	MsgPush   MessageType = wire.MessagePush
 	MsgPushed MessageType = wire.MessagePushed
 	MsgFlush  MessageType = wire.MessageFlush
@@ -129,7 +131,7 @@ const (
 
 // What MsgForget is about.
 const (
-	ForgetTransfer uint16 = wire.ForgetTransfer // the destination of a captured download
-	ForgetSource   uint16 = wire.ForgetSource   // the source of a captured upload
-	ForgetFunction uint16 = wire.ForgetFunction // a host function
+	ForgetTransfer uint32 = wire.ForgetTransfer // the destination of a captured download
+	ForgetSource   uint32 = wire.ForgetSource   // the source of a captured upload
+	ForgetFunction uint32 = wire.ForgetFunction // a host function
 )

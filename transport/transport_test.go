@@ -111,7 +111,7 @@ func TestParseMessage(t *testing.T) {
 		{MessageHeader{Type: 0}, ErrMalformed},
 		{MessageHeader{Type: 8}, nil},
 		{MessageHeader{Type: 9}, ErrMalformed},
-		{MessageHeader{Type: 25}, ErrMalformed},
+		{MessageHeader{Type: 26}, ErrMalformed},
 	} {
 		if _, _, err := ParseMessage(c.h.Append(nil)); !errors.Is(err, c.want) {
 			t.Errorf("%+v: %v", c.h, err)

@@ -459,6 +459,7 @@ var ofWire = [...]Class{
 	36: Launch,  // launch_several
 	37: Memory,  // order_join
 	38: Memory,  // order
+	39: Other,   // bye
 }
 
 const firstWire = 0xf000

@@ -62,6 +62,7 @@ var ofWire = [...]Set{
 	32: Bulk,               // copy_3d
 	36: Launches,           // launch_several
 	37: Contextless,        // order_join
+	39: Contextless,        // bye
 }
 
 const firstWire = 0xf000

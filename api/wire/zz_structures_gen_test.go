@@ -58,4 +58,5 @@ var structures = []structure{
 	{"order_place", view[OrderPlace]},
 	{"order", view[Order]},
 	{"order_after", view[OrderAfter]},
+	{"bye", view[Bye]},
 }

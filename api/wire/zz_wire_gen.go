@@ -43,6 +43,7 @@ const (
 	OpLaunchSeveral     uint16 = 0xf024
 	OpOrderJoin         uint16 = 0xf025
 	OpOrder             uint16 = 0xf026
+	OpBye               uint16 = 0xf027
 )
 
 var opNames = map[uint16]string{
@@ -85,6 +86,7 @@ var opNames = map[uint16]string{
 	OpLaunchSeveral:     "launch_several",
 	OpOrderJoin:         "order_join",
 	OpOrder:             "order",
+	OpBye:               "bye",
 }
 
 // Constants of the protocol.
@@ -131,7 +133,7 @@ const (
 	MessageText       = 5
 	MessageProgress   = 6 // everything up to position seq is complete for the event or stream aux, or (result) nothing will be said
 	MessageFlushed    = 7 // answers FLUSH seq: every download that the GPU had finished by then has been sent
-	MessageForget     = 8 // no graph has what the client registered as number aux any more; flags: what that is
+	MessageForget     = 8 // no graph has what the client registered as number aux any more; id: what that is
 	MessageRun        = 16
 	MessageRan        = 17
 	MessagePull       = 18
@@ -141,6 +143,7 @@ const (
 	MessagePush       = 22
 	MessagePushed     = 23
 	MessageFlush      = 24
+	MessageAlive      = 25 // the answer to ping seq; or (seq 0) a sign of life of a server that cannot answer now
 	MessageChunk      = 32 // of the bulk connections
 	MessagePathOffer  = 48 // from here on of the control connection of RDMA
 	MessagePathAnswer = 49
@@ -169,6 +172,7 @@ var messageNames = [...]string{
 	22: "PUSH",
 	23: "PUSHED",
 	24: "FLUSH",
+	25: "ALIVE",
 	32: "CHUNK",
 	48: "PATH OFFER",
 	49: "PATH ANSWER",
@@ -928,3 +932,12 @@ type OrderAfter struct {
 
 // SizeOrderAfter is the size of OrderAfter in bytes.
 const SizeOrderAfter = 24
+
+// Bye is the payload of OpBye.
+// the program ends, and this is its last command
+type Bye struct {
+	Reserved uint64
+}
+
+// SizeBye is the size of Bye in bytes.
+const SizeBye = 8

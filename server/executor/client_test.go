@@ -315,6 +315,15 @@ func (c *client) write(b []byte) {
 	}
 }
 
+// again is a frame of commands that were made earlier, and numbers them.
+func (c *client) again(commands ...[]byte) []byte {
+	for _, b := range commands {
+		binary.LittleEndian.PutUint64(b[8:], c.seq)
+		c.seq += uint64(len(b))
+	}
+	return frame(commands...)
+}
+
 // send sends an unanswered command of thread 0.
 func (c *client) send(op uint16, payload []byte) {
 	c.t.Helper()

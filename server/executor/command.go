@@ -62,6 +62,7 @@ var wireOps = [...]handler{
 	wire.OpShareEnd - firstWire:          inHostmem((*hostmem).shareEnd),
 	wire.OpLaunchSeveral - firstWire:     (*Session).launchSeveral,
 	wire.OpOrderJoin - firstWire:         inOrdering((*ordering).join),
+	wire.OpBye - firstWire:               (*Session).bye,
 }
 
 // serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those
@@ -370,4 +371,15 @@ func (h *handles) PerThread() uint64 {
 	return uint64(st.real)
 }
 
-func (s *Session) ping(*command) (cuda.CUresult, error) { return cuda.CUDA_SUCCESS, nil }
+func (s *Session) ping(c *command) (cuda.CUresult, error) {
+	if c.Flags&transport.FlagAnswer == 0 {
+		s.out.message(transport.MessageHeader{Type: transport.MsgAlive, Seq: c.Seq}, nil, nil)
+	}
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// bye notes that the program takes its leave.
+func (s *Session) bye(*command) (cuda.CUresult, error) {
+	s.left = true
+	return cuda.CUDA_SUCCESS, nil
+}

@@ -12,7 +12,7 @@ import (
 // graphs have their own, and launches under way hold them. The object's destructor comes from a thread of the
 // driver's and must not call the driver, so it only tells the executor (freeEndedEnds).
 type hostEnd struct {
-	kind       uint16 // transport.Forget…
+	kind       uint32 // transport.Forget…
 	number     uint64 // by which the client knows it
 	call       cuda.CUDA_HOST_NODE_PARAMS
 	mem        []byte // page-locked memory of the copy
@@ -28,7 +28,7 @@ func (h *hostEnd) up() bool { return h.kind == transport.ForgetSource }
 const maxSpareNodes = 64 << 20
 
 // newHostEnd makes one of a function that a node calls.
-func (g *graphs) newHostEnd(kind uint16, number uint64, f func()) *hostEnd {
+func (g *graphs) newHostEnd(kind uint32, number uint64, f func()) *hostEnd {
 	h := &hostEnd{kind: kind, number: number, call: g.gpu.HostNode(f)}
 	g.hostEnds[h.call.UserData] = h
 	return h
@@ -81,7 +81,7 @@ func (g *graphs) freeEnd(h *hostEnd) {
 		g.trimNodes(h.ctx)
 	}
 	if h.number != 0 {
-		g.out.message(transport.MessageHeader{Type: transport.MsgForget, Flags: h.kind, Aux: h.number}, nil, nil)
+		g.out.message(transport.MessageHeader{Type: transport.MsgForget, ID: h.kind, Aux: h.number}, nil, nil)
 	}
 }
 

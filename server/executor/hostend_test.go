@@ -38,11 +38,11 @@ func (h *tally) DropNode(p cuda.CUDA_HOST_NODE_PARAMS) {
 }
 
 // forgotten counts what the client was told that no graph has any more.
-func (c *client) forgotten(kind uint16) (n int) {
+func (c *client) forgotten(kind uint32) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, h := range c.log {
-		if h.Type == transport.MsgForget && h.Flags == kind {
+		if h.Type == transport.MsgForget && h.ID == kind {
 			n++
 		}
 	}
@@ -68,7 +68,7 @@ func TestGraphsLetGo(t *testing.T) {
 		return p
 	}
 	for name, x := range map[string]struct {
-		kind    uint16
+		kind    uint32
 		capture func(c *client, st, buf uint64)
 	}{
 		"download": {transport.ForgetTransfer, func(c *client, st, buf uint64) {

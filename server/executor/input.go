@@ -18,6 +18,8 @@ type input struct {
 	r, w  int    // what has come and is not used up: mem[r:w]
 	read  uint64 // stream offset of mem[r]
 	frame int    // bytes of the current frame that are not used up
+	at    uint64 // where the next command of a thread has to stand in the client's stream
+	own   uint64 // the number of the last command of the client's core
 	bufs  [1][]byte
 }
 
@@ -91,6 +93,9 @@ func (in *input) next(c *command) (ok bool, err error) {
 	if size > in.frame {
 		return false, protocolError("a command of %d bytes in a frame with %d left", size, in.frame)
 	}
+	if err := in.follows(&c.CommandHeader); err != nil {
+		return false, err
+	}
 	in.take(size)
 	in.frame -= size
 	if c.Flags&transport.FlagBulk != 0 && in.frame != 0 {
@@ -98,4 +103,23 @@ func (in *input) next(c *command) (ok bool, err error) {
 	}
 	c.reply, c.outs, c.async, c.later, c.fine, c.began = nil, false, false, false, false, 0
 	return true, nil
+}
+
+// follows says whether a command is the next one of the client's. One that is missing or comes twice would leave the
+// client with other results than it thinks.
+func (in *input) follows(h *transport.CommandHeader) error {
+	want := in.at
+	if h.Thread == transport.CoreThread {
+		want = in.own + 1
+	}
+	if h.Seq != want {
+		return protocolError("command %d of thread %d where %d has to come: one is missing, doubled or changed", h.Seq,
+			h.Thread, want)
+	}
+	if h.Thread == transport.CoreThread {
+		in.own++
+	} else {
+		in.at += uint64(h.Size)
+	}
+	return nil
 }

@@ -79,7 +79,8 @@ func TestLaunchesKeepTheirPlace(t *testing.T) {
 			d.mu.Unlock()
 			record := c.command(0, cuda.OpCuEventRecord, 0, words(e, 0))
 			commands := slices.Insert(launches, 3, record)
-			c.write(frame(commands...))
+			c.seq -= uint64(len(record))
+			c.write(c.again(commands...))
 			r, _ := c.call(cuda.OpCuStreamSynchronize, words(0))
 			if r != cuda.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES {
 				t.Errorf("the first failure is told as %v", r)
@@ -118,7 +119,7 @@ func TestManyLaunches(t *testing.T) {
 	for i := range commands {
 		want = append(want, fmt.Sprintf("launch %d with %d", i+100, i))
 	}
-	c.write(frame(commands...))
+	c.write(c.again(commands...))
 	c.must(wire.OpPing, words(0))
 	d.mu.Lock()
 	defer d.mu.Unlock()

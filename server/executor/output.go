@@ -21,6 +21,7 @@ const (
 type output struct {
 	mu      sync.Mutex
 	conn    transport.Conn
+	chain   transport.Chain
 	metrics *metrics.Page
 	queue   []segment
 	spare   [][]byte
@@ -52,6 +53,7 @@ func (o *output) message(h transport.MessageHeader, payload []byte, sent *atomic
 
 func (o *output) queueMessage(h transport.MessageHeader, payload []byte, sent *atomic.Bool) {
 	h.Len = uint32(len(payload))
+	h.Flags = o.chain.Next(&h)
 	b := o.block(transport.MessageHeaderSize + inlineBytes + 8)
 	before := len(*b)
 	*b = h.Append(*b)

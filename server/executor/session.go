@@ -13,6 +13,7 @@ import (
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/order"
@@ -22,11 +23,15 @@ import (
 // ErrProtocol is wrapped by the reason of a session that ended because the client broke the protocol.
 var ErrProtocol = errors.New("the client broke the protocol")
 
-// ErrGone is the reason of a session whose connection ended: the program did, or the way to it broke.
+// ErrGone is wrapped by the reason of a session whose connection ended.
 var ErrGone = errors.New("the client went away")
 
-// Left says whether the client closed its connection between two commands, as programs that end do.
-func Left(err error) bool { return err == nil || err == ErrGone } //nolint:errorlint // what wraps it broke
+// ErrEnded is wrapped by the reason of a session whose connection the client's machine ended in order, between two
+// commands, though the program had not taken its leave.
+var ErrEnded = errors.New("the program ended without taking its leave: it was killed, crashed, or called _exit or exec")
+
+// errLeft ends the loop behind the program's farewell.
+var errLeft = errors.New("the program has taken its leave")
 
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
@@ -89,6 +94,7 @@ type Session struct {
 
 	conn transport.Conn
 	came int64 // when there was last something on the connection, by metrics.Now
+	left bool  // the program has taken its leave
 
 	in       input
 	out      output
@@ -194,6 +200,9 @@ func (s *Session) Run() error {
 	takeShortTurns()
 	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
 	err := s.loop()
+	if errors.Is(err, errLeft) || errors.Is(err, ErrGone) && s.hasLeft() {
+		err = nil
+	}
 	if errors.Is(err, ErrProtocol) {
 		s.log.Error("session ends", "error", err)
 		s.Notice(err.Error())
@@ -312,12 +321,31 @@ func (s *Session) receive() (int, error) {
 		return n, nil
 	case errors.Is(err, transport.ErrAgain):
 		return 0, nil
+	case s.left: // whatever the connection's end looks like
+		return 0, errLeft
 	case errors.Is(err, io.EOF) && s.in.buffered() == 0 && s.copies.uploads.incoming == nil:
-		return 0, ErrGone
+		return 0, fmt.Errorf("%w: %w", ErrGone, ErrEnded)
 	case errors.Is(err, io.EOF): // in the middle of a command or its data
 		err = io.ErrUnexpectedEOF
 	}
 	return 0, fmt.Errorf("%w: %w", ErrGone, err)
+}
+
+// hasLeft says, once the connection cannot be written to, whether the program took its leave before it ended.
+func (s *Session) hasLeft() bool {
+	for !s.left && s.copies.uploads.incoming == nil {
+		ok, err := s.in.next(&s.cmd)
+		if err == nil && !ok {
+			var n int
+			n, err = s.receive()
+			ok = n > 0
+		}
+		if err != nil || !ok || s.cmd.Flags&transport.FlagBulk != 0 {
+			break
+		}
+		s.left = s.cmd.Op == wire.OpBye
+	}
+	return s.left
 }
 
 // work carries out all commands that have arrived.

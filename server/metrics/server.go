@@ -17,7 +17,9 @@ const (
 	KindCUDA = "cuda"
 	KindNVML = "nvml"
 
-	EndClosed  = "closed"  // the client closed its connection between two calls, as every program does that ends
+	EndClosed  = "closed"  // the program took its leave (of NVML: it closed its connection between two calls)
+	EndLeft    = "left"    // the program's process ended, and had not taken its leave
+	EndTimeout = "timeout" // the client's machine, or the way to it, did not answer any more
 	EndBroken  = "broken"  // the connection broke, in the middle of something too, or the client broke the protocol
 	EndCrashed = "crashed" // the worker process died
 	EndKilled  = "killed"  // the server ended the session: it shuts down
@@ -83,7 +85,7 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	for _, kind := range []string{KindCUDA, KindNVML} {
 		s.Sessions.WithLabelValues(kind)
 		s.Opened.WithLabelValues(kind)
-		for _, how := range []string{EndClosed, EndBroken, EndCrashed, EndKilled} {
+		for _, how := range []string{EndClosed, EndLeft, EndTimeout, EndBroken, EndCrashed, EndKilled} {
 			s.Ended.WithLabelValues(kind, how)
 		}
 	}

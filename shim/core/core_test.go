@@ -112,6 +112,7 @@ func (b blocker) Read([]byte) (int, error) { <-b.ctx.Done(); return 0, io.EOF }
 
 func commands(c *net.TCPConn, side chan *net.TCPConn) {
 	r := bufio.NewReader(c)
+	var chain transport.Chain
 	for {
 		b := make([]byte, transport.FrameHeaderSize)
 		if _, err := io.ReadFull(r, b); err != nil {
@@ -144,8 +145,9 @@ func commands(c *net.TCPConn, side chan *net.TCPConn) {
 			if h.Flags&transport.FlagAnswer != 0 {
 				reply := transport.MessageHeader{
 					Len: uint32(len(payload)), Type: transport.MsgReply, ID: h.Thread, Seq: h.Seq,
-				}.Append(nil)
-				_, _ = c.Write(append(reply, payload...))
+				}
+				reply.Flags = chain.Next(&reply)
+				_, _ = c.Write(append(reply.Append(nil), payload...))
 			}
 		}
 	}

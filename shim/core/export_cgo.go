@@ -82,7 +82,10 @@ func scuda_core_call(c *C.struct_scuda_call) {
 		c.result = C.int32_t(session.SystemNotReady)
 		return
 	}
-	call := session.Call{End: uint64(c.end), Thread: uint32(c.thread), Reply: bytes(c.reply, C.uint64_t(c.reply_cap))}
+	call := session.Call{
+		Begin: uint64(c.begin), End: uint64(c.end), Thread: uint32(c.thread),
+		Reply: bytes(c.reply, C.uint64_t(c.reply_cap)),
+	}
 	s.Call(&call)
 	c.result, c.reply_len = C.int32_t(call.Result), C.uint32_t(call.Length)
 }

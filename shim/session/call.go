@@ -18,9 +18,9 @@ const (
 
 // calls are the program's unanswered calls, at most one a thread.
 //
-// Locks: its own lock guards waiting, and of each waiter all but state, which is atomic, result and length, which are
-// its thread's once it is done, and least, which is the reader's. A waiter's early reply is there before its thread
-// asks. The lock is held for moments, and no other is taken under it but those of RDMA's link.
+// Locks: its own lock guards waiting, and of each waiter all but state, which is atomic, and result and length, which
+// are its thread's once it is done. A waiter's early reply is there before its thread asks. The lock is held for
+// moments; the sender's may be held when it is taken, and no other is taken under it but those of RDMA's link.
 type calls struct {
 	mutex
 	waiting *waiter // those whose replies are due
@@ -37,19 +37,21 @@ type waiter struct {
 	reply      []byte
 	dst        []byte // of the synchronous download that the call is, if any
 	early      *early
-	least      uint64  // the smallest sequence number that its next reply may have; the reader's
+	begin      uint64  // of its command, which the reply names
 	next, prev *waiter // among those that wait
 	listed     bool
 }
 
 // early is a reply that came before its thread got to wait for it: the sender may have sent the command already.
 type early struct {
+	begin  uint64 // of the command that it names
 	result int32
 	data   []byte
 }
 
-// Call is a synchronous call: its command ends at ring offset End.
+// Call is a synchronous call: its command lies at the ring offsets from Begin to End.
 type Call struct {
+	Begin  uint64
 	End    uint64
 	Thread uint32
 	Result int32
@@ -67,7 +69,12 @@ func (s *Session) Call(c *Call) {
 		c.Result = InvalidValue
 		return
 	}
-	if s.calls.enroll(w, c.Reply) {
+	wait, err := s.calls.enroll(w, c.Reply, c.Begin)
+	if err != nil {
+		s.fail(err)
+		w.result, w.length = s.lost(), 0
+	}
+	if wait {
 		s.send.flush(c.End)
 		s.reader.await(w)
 	}
@@ -91,20 +98,24 @@ func (cs *calls) waiter(thread uint32) *waiter {
 	return &p[thread%waiterPage]
 }
 
-// enroll puts w among those that wait; false when the result is there already.
-func (cs *calls) enroll(w *waiter, reply []byte) bool {
+// enroll puts w among those that wait; false when the result is there already. An error says that what is there is
+// the result of another command.
+func (cs *calls) enroll(w *waiter, reply []byte, begin uint64) (bool, error) {
 	cs.Lock()
 	defer cs.Unlock()
 	if lost := cs.shared.lost(); lost != 0 {
 		w.result, w.length = lost, 0
-		return false
+		return false, nil
 	}
-	w.reply = reply
+	w.reply, w.begin = reply, begin
 	if e := w.early; e != nil {
+		if e.begin != begin {
+			return false, protocol("a reply to command %d of a thread that waits for that to %d", e.begin, begin)
+		}
 		w.early = nil
 		w.result, w.length = e.result, uint32(len(e.data))
 		copy(reply, e.data)
-		return false
+		return false, nil
 	}
 	w.next, w.prev = cs.waiting, nil
 	if w.next != nil {
@@ -113,7 +124,14 @@ func (cs *calls) enroll(w *waiter, reply []byte) bool {
 	cs.waiting = w
 	w.listed = true
 	atomic.StoreUint32(&w.state, stateWaiting)
-	return true
+	return true, nil
+}
+
+// awaits notes the number of the command of the core itself whose reply w waits for.
+func (cs *calls) awaits(w *waiter, number uint64) {
+	cs.Lock()
+	w.begin = number
+	cs.Unlock()
 }
 
 // complete gives w its result and wakes its thread. The lock is held.

@@ -91,7 +91,9 @@ func (f *front) async(op uint16, thread uint32, payload []byte) {
 
 // call makes a synchronous call.
 func (f *front) call(s *Session, op uint16, thread uint32, payload, reply []byte) (int32, uint32) {
-	c := Call{End: f.publish(op, transport.FlagAnswer, thread, payload), Thread: thread, Reply: reply}
+	end := f.publish(op, transport.FlagAnswer, thread, payload)
+	size := uint64(transport.CommandHeaderSize + transport.Pad(len(payload)))
+	c := Call{Begin: end - size, End: end, Thread: thread, Reply: reply}
 	s.Call(&c)
 	return c.Result, c.Length
 }

@@ -63,8 +63,12 @@ func (s *Session) Image(
 // time.
 func (s *Session) ask(command, bulk []byte) (int32, error) {
 	w := s.calls.waiter(transport.CoreThread)
-	if s.calls.enroll(w, nil) {
-		if err := s.send.sendOwn(command, bulk); err != nil {
+	wait, err := s.calls.enroll(w, nil, 0)
+	if err != nil {
+		s.fail(err)
+	}
+	if wait {
+		if err := s.send.sendOwn(command, bulk, func(number uint64) { s.calls.awaits(w, number) }); err != nil {
 			s.broken(err)
 		}
 		s.reader.await(w)

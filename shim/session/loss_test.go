@@ -33,7 +33,9 @@ func TestServerLoss(t *testing.T) {
 		{"garbage during a call", garbage, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "not the protocol"},
 		{"half a reply", func(p *peer) {
 			p.mu.Lock()
-			_, _ = p.main.Write(transport.MessageHeader{Len: 800, Type: transport.MsgReply}.Append(nil))
+			h := transport.MessageHeader{Len: 800, Type: transport.MsgReply}
+			h.Flags = p.chain.Next(&h)
+			_, _ = p.main.Write(h.Append(nil))
 			p.main.Close()
 			p.mu.Unlock()
 		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, make([]byte, 800)) }, "has ended"},
@@ -206,8 +208,8 @@ func TestCloseSendsEverything(t *testing.T) {
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.ops) != 50 {
-		t.Errorf("%d commands arrived, expected 50", len(p.ops))
+	if len(p.ops) != 50 || !p.bye.Load() {
+		t.Errorf("%d commands arrived, expected 50, and a farewell: %v", len(p.ops), p.bye.Load())
 	}
 	if strings.Contains(text.String(), "lost") {
 		t.Errorf("a clean end was reported as a loss: %s", text)

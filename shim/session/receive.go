@@ -21,6 +21,7 @@ type receiver struct {
 	early  *early
 	text   []byte
 	bufs   [2][]byte
+	chain  transport.Chain
 }
 
 // receive takes what the connection has, with one system call, and handles it. [transport.ErrAgain] says that there was
@@ -113,20 +114,20 @@ func protocol(format string, args ...any) error {
 func (rd *reader) begin(rx *receiver, h transport.MessageHeader) error {
 	rx.h, rx.inside, rx.sink, rx.early = h, true, nil, nil
 	rx.left = transport.Pad(int(h.Len))
+	if n := rx.chain.Next(&h); n != h.Flags {
+		return protocol("%v number %#x, not %#x: something before it is missing or has changed", h.Type, h.Flags, n)
+	}
 	switch h.Type {
 	case transport.MsgReply:
 		w := rd.calls.waiter(h.ID)
 		if w == nil {
 			return protocol("a reply to thread %d", h.ID)
 		}
-		// The core's own commands lie outside the ring and have no number. A reply of a command that was answered would
-		// give wrong data if it were taken for the next one's.
-		if h.ID != transport.CoreThread && h.Seq < w.least {
-			return protocol("a second reply to thread %d: for command %d, not %d or later", h.ID, h.Seq, w.least)
-		}
-		w.least = h.Seq + 1
 		rd.calls.Lock()
 		defer rd.calls.Unlock()
+		if w.listed && h.Seq != w.begin {
+			return protocol("a reply to command %d of thread %d, which waits for that to %d", h.Seq, h.ID, w.begin)
+		}
 		if w.listed {
 			rx.sink = w.reply[:min(len(w.reply), int(h.Len))]
 			return nil
@@ -134,7 +135,7 @@ func (rd *reader) begin(rx *receiver, h transport.MessageHeader) error {
 		if w.early != nil || h.Len > maxEarlyReply {
 			return protocol("a reply of %d bytes that thread %d did not ask for", h.Len, h.ID)
 		}
-		rx.early = &early{result: h.Result, data: make([]byte, h.Len)}
+		rx.early = &early{begin: h.Seq, result: h.Result, data: make([]byte, h.Len)}
 		rx.sink = rx.early.data
 	case transport.MsgData:
 		dst, ok := rd.registered.destination(h.ID)
@@ -204,7 +205,7 @@ func (rd *reader) finish(rx *receiver) {
 			rd.log.Debug("an asynchronous download failed", "transfer", h.ID, "result", h.Result)
 		}
 	case transport.MsgForget:
-		rd.registered.forget(h.Flags, h.Aux)
+		rd.registered.forget(h.ID, h.Aux)
 	case transport.MsgFlushed:
 		rd.registered.flushed(h.Seq)
 	case transport.MsgText:

@@ -141,7 +141,7 @@ func (rs *registrations) endDownload(id uint32) {
 }
 
 // forget lets go of what the server's graphs had: it is not asked for again.
-func (rs *registrations) forget(kind uint16, number uint64) {
+func (rs *registrations) forget(kind uint32, number uint64) {
 	rs.Lock()
 	defer rs.Unlock()
 	switch kind {

@@ -21,6 +21,7 @@ import (
 type sender struct {
 	mutex
 	head   uint64      // how much of the ring has been sent
+	own    uint64      // how many commands of the core itself
 	turn   uint32      // futex: counts finished bulk transfers
 	again  atomic.Bool // the sender has to look at the ring though its tail has not moved
 	header [transport.FrameHeaderSize]byte
@@ -310,9 +311,15 @@ func own(op uint16, flags transport.CommandFlags, payload []byte) []byte {
 	return append(b, payload...)[:size]
 }
 
-// sendOwn sends a command of the core itself between those of the ring.
-func (s *sender) sendOwn(command, bulk []byte) error {
+// sendOwn sends a command of the core itself between those of the ring, and numbers it; numbered, if not nil, is told the
+// number before the command is on its way.
+func (s *sender) sendOwn(command, bulk []byte, numbered func(uint64)) error {
 	s.Lock()
+	s.own++
+	binary.LittleEndian.PutUint64(command[8:], s.own)
+	if numbered != nil {
+		numbered(s.own)
+	}
 	err := s.sendFrame(command)
 	if err == nil && bulk != nil {
 		err = s.writeBulk(bulk)
@@ -334,8 +341,11 @@ func (s *sender) sendRest(deadline time.Time) {
 		}
 		nap(i)
 	}
-	defer s.Unlock()
-	_, _ = s.drain(toTail)
+	_, err := s.drain(toTail)
+	s.Unlock()
+	if err == nil {
+		_ = s.sendOwn(own(wire.OpBye, 0, make([]byte, 8)), nil, nil)
+	}
 }
 
 // release wakes whoever sleeps for room or a turn, and the sender, after the end of the session.

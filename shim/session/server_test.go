@@ -9,9 +9,11 @@ import (
 	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 )
 
@@ -25,6 +27,7 @@ type peer struct {
 	flush    func(transport.MessageHeader)                                  // called by ask for a FLUSH
 
 	mu       sync.Mutex
+	chain    transport.Chain // of the main connection
 	conns    []net.Conn
 	main     net.Conn
 	callback chan net.Conn
@@ -35,6 +38,7 @@ type peer struct {
 	ops      []uint16
 	seqs     []uint64
 	drop     bool // reads commands without looking at them
+	bye      atomic.Bool
 }
 
 const deadline = time.Minute
@@ -157,6 +161,10 @@ func (p *peer) commands(r io.Reader) {
 				}
 				bulk = bulk[:n]
 			}
+			if h.Op == wire.OpBye {
+				p.bye.Store(true)
+				continue
+			}
 			p.mu.Lock()
 			p.ops, p.seqs = append(p.ops, h.Op), append(p.seqs, h.Seq)
 			p.mu.Unlock()
@@ -170,9 +178,10 @@ func (p *peer) commands(r io.Reader) {
 // say sends a message on the main connection.
 func (p *peer) say(h transport.MessageHeader, payload []byte) {
 	p.mu.Lock()
-	c := p.main
-	p.mu.Unlock()
-	sayOn(c, h, payload)
+	defer p.mu.Unlock()
+	h.Len = uint32(len(payload))
+	h.Flags = p.chain.Next(&h)
+	sayOn(p.main, h, payload)
 }
 
 func sayOn(c net.Conn, h transport.MessageHeader, payload []byte) {

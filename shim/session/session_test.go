@@ -392,10 +392,10 @@ func TestForgotten(t *testing.T) {
 		if !s.Overlaps(dst) {
 			t.Fatal("a captured download may come at any time")
 		}
-		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetTransfer, Aux: uint64(id)}, nil)
-		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetSource, Aux: uint64(source)}, nil)
-		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetFunction, Aux: function}, nil)
-		p.say(transport.MessageHeader{Type: transport.MsgForget, Flags: transport.ForgetTransfer, Aux: uint64(id)}, nil) // for the second time
+		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetTransfer, Aux: uint64(id)}, nil)
+		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetSource, Aux: uint64(source)}, nil)
+		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetFunction, Aux: function}, nil)
+		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetTransfer, Aux: uint64(id)}, nil) // for the second time
 		within(t, func() {
 			for s.Overlaps(dst) {
 				s.Look()

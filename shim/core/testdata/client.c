@@ -41,6 +41,7 @@ static uint64_t publish(uint16_t op, uint32_t thread, uint64_t value) {
 static int32_t call(uint16_t op, uint32_t thread, uint64_t value, uint64_t *answer) {
   struct scuda_call c = {.thread = thread, .reply = answer, .reply_cap = 8};
   c.end = publish(op, thread, value);
+  c.begin = c.end - 40;
   core_call(&c);
   return c.result;
 }

@@ -156,7 +156,7 @@ enum {
 };
 /* the last two and op: for a trace */
 struct scuda_cmd {
-  uint8_t *payload; uint64_t end, context; uint32_t answer, shared, op; struct scuda_thread *thread;
+  uint8_t *payload; uint64_t begin, end, context; uint32_t answer, shared, op; struct scuda_thread *thread;
   uint64_t since, bytes;
 };
 struct scuda_reply {           /* of a generic call */

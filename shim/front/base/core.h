@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 6
+#define SCUDA_CORE_ABI 7
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload,
  * bye). tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with
@@ -95,6 +95,7 @@ struct scuda_boot {             /* filled by scuda_core_open */
 };
 
 struct scuda_call {             /* one synchronous call; everything stays the caller's */
+  uint64_t begin;               /* ring offset of the command, which the reply names */
   uint64_t end;                 /* ring offset behind the command */
   uint32_t thread;
   int32_t result;               /* out: CUresult */

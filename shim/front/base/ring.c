@@ -164,8 +164,8 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   c->answer = flags & SCUDA_ANSWER ? flags & (SCUDA_ANSWER | SCUDA_WORKS) : 0;
   c->shared = t->shared | (op == OP_cuGraphLaunch) | (op == OP_cuStreamBatchMemOp_v2);
   t->shared = 0;
-  tail += size;
-  c->end = tail;
+  c->begin = tail;
+  c->end = tail += size;
   if (SCUDA_LIKELY(t->named > 2 && !(flags & SCUDA_ASKS) && scuda_slot_of(t->named, KIND_CUstream)))
     __atomic_store_n(&scuda_track(t->named)->work, tail, __ATOMIC_RELEASE);
   if (SCUDA_UNLIKELY(t->recording)) scuda_recorded(t, tail, flags & SCUDA_WATCH);
@@ -202,7 +202,8 @@ void scuda_start(struct scuda_cmd *c) {
 
 int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
   if (SCUDA_LIKELY(!(c->answer & STARTED))) begin_call(c);
-  struct scuda_call call = {.end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
+  struct scuda_call call = {
+      .begin = c->begin, .end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
   scuda_core.call(&call);
   if (SCUDA_UNLIKELY(c->since))
     scuda_trace_note(c->bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, c->op, c->since,
