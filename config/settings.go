@@ -61,6 +61,8 @@ var Settings = []Setting{
 	{Name: "SCUDA_STATE_DIR", Server: true},
 	{Name: "SCUDA_RDMA_FABRIC", Server: true},
 	{Name: "SCUDA_CACHE_DIR", Server: true},
+	{Name: "SCUDA_CACHE_SIZE", Server: true},
+	{Name: "SCUDA_SHARE_IMAGES", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS_PER_CLIENT", Server: true},
 	{Name: "SCUDA_MAX_NVML_SESSIONS", Server: true},

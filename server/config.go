@@ -14,6 +14,7 @@ import (
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
@@ -35,6 +36,9 @@ const (
 	DefaultNVML      = 512
 	DefaultPerClient = 256
 )
+
+// DefaultCache is the module cache's bound where a [Config] says nothing.
+const DefaultCache = modcache.DefaultBytes
 
 // Errors of [Config.Check] and [Serve].
 var (
@@ -68,9 +72,10 @@ type Config struct {
 	SimDevices int    // simulated GPUs, 0: its default
 	Sim        string // what [sim.ParseSpec] reads, over the above and the environment's; "": nothing
 
-	CacheDir   string // module cache; default [modcache.DefaultDir]; "none" keeps images in memory
-	CacheBytes int64  // its bound, 0: its default
-	Staging    int    // pinned staging slots of 1 MiB for each session, 0: default
+	CacheDir    string // module cache; default [modcache.DefaultDir]; "none" keeps images in memory
+	CacheBytes  int64  // its bound, 0: its default
+	ShareImages bool   // a tenant may load what another has brought to the cache
+	Staging     int    // pinned staging slots of 1 MiB for each session, 0: default
 
 	NoRDMA bool // big copies travel by TCP only
 	// DEVICE, DEVICE:PORT or DEVICE:PORT:GIDINDEX; "": the one that has the address to which the client connected

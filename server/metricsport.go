@@ -48,19 +48,13 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 		s.metrics = metrics.NewServer(build, nil)
 		return nil, nil
 	}
-	cache := openModules(s.cfg.CacheDir, s.cfg.CacheBytes, s.log)
 	gpus := &gpuReader{start: func() (*process, error) {
 		return startProcess(s.stop, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
 	}}
 	s.metrics = metrics.NewServer(build, remember(gpus.read))
-	sizes := remember(func() (z cacheSize, err error) {
-		z.images, z.bytes, err = cache.Size()
-		return z, err
-	})
-	s.metrics.ModuleCache(func() (int, int64, error) {
-		z, err := sizes()
-		return z.images, z.bytes, err
-	})
+	if s.images != nil {
+		s.metrics.ModuleCache(s.cacheFigures)
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Metrics)
 	if err != nil {
 		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w",
@@ -78,13 +72,13 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 	return p, nil
 }
 
-type cacheSize struct {
-	images int
-	bytes  int64
+func (s *supervisor) cacheFigures() metrics.CacheFigures {
+	f := s.images.Figures()
+	return metrics.CacheFigures{Images: f.Images, Bytes: f.Bytes, Stored: f.Stored, Evicted: f.Evicted, Refused: f.Refused,
+		Tenants: f.Tenants}
 }
 
-// remember gives a function that asks ask at most once in a while: scrapes cost a walk through a folder, or a question
-// to a worker.
+// remember gives a function that asks ask at most once in a while: a scrape costs a question to a worker.
 func remember[T any](ask func() (T, error)) func() (T, error) {
 	var (
 		mu   sync.Mutex // of what was answered, and held while it is asked

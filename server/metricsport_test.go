@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"crypto/sha256"
 	"errors"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
 )
 
@@ -44,9 +42,7 @@ func (s *testServer) shows(line string) {
 
 func TestMetrics(t *testing.T) {
 	folder, image := t.TempDir(), make([]byte, 1000)
-	if _, err := modcache.Open(folder, 0, nil).Put(sha256.Sum256(image), image); err != nil {
-		t.Fatal(err)
-	}
+	keepImage(t, folder, "default", image)
 	s := serve(t, func(c *Config) { c.Metrics, c.Token, c.CacheDir = "127.0.0.1:0", []byte("a token of mine"), folder })
 	s.shows(`scuda_module_cache_images 1`)
 	s.shows(`scuda_module_cache_bytes 1000`)

@@ -15,6 +15,7 @@ import (
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/transport"
@@ -51,8 +52,7 @@ type workerConfig struct {
 	SimMemory  uint64
 	SimDevices int
 	Sim        string
-	CacheDir   string
-	CacheBytes int64
+	Images     bool // the supervisor keeps images
 	Staging    int
 	RDMASlots  int
 	RDMADevice string
@@ -109,6 +109,14 @@ type process struct {
 	clean  bool // the worker said that its session ended
 	gpus   chan gpuList
 	calls  func() uint64 // carried out for the client so far
+	grant  atomic.Pointer[grant]
+	asking atomic.Bool // for an image
+}
+
+// grant is what a CUDA worker may have of what its supervisor keeps: what its session's tenant has brought.
+type grant struct {
+	tenant string
+	images *modcache.Holder // nil: there is no module cache
 }
 
 // startProcess starts a worker and waits until its driver is initialised.
@@ -215,7 +223,7 @@ func (p *process) listen(shares *shelf) {
 		if err != nil {
 			return
 		}
-		if shares.serve(p, m) {
+		if shares.serve(p, m) || p.serveImage(m) {
 			continue
 		}
 		closeFD(m.FD)

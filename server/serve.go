@@ -17,6 +17,7 @@ import (
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/transport"
@@ -35,6 +36,7 @@ type supervisor struct {
 	stop     context.Context           // ends when connections must be dropped
 	handlers sync.WaitGroup
 	shares   *shelf
+	images   *modcache.Cache // nil: none
 	metrics  *metrics.Server
 	board    *os.File // of the simulated machine
 	order    *order.Shared
@@ -77,6 +79,9 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer s.order.Close()
+	if s.images = openImages(&s.cfg); s.images != nil {
+		defer s.images.Close()
+	}
 	port, err := s.openMetrics(ctx)
 	if err != nil {
 		return err
@@ -158,7 +163,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: profile,
 		GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
 		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
-		CacheDir: s.cfg.CacheDir, CacheBytes: s.cfg.CacheBytes, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
+		Images: s.images != nil, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
 		RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings, LogLevel: int(level),
 		board: s.board, order: s.order}
 }

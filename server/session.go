@@ -255,6 +255,13 @@ func (s *supervisor) serveSession(
 	if nvml {
 		who := func() []nvmldispatch.Process { return s.sessions.processes(x.client) }
 		p.who.Store(&who)
+	} else {
+		mine := &grant{tenant: c.who.Name}
+		if s.images != nil {
+			mine.images = s.images.Holder(c.who.Name)
+			defer mine.images.Close()
+		}
+		p.grant.Store(mine)
 	}
 	log = log.With("session", x.id, "worker", p.pid())
 	w := s.welcome(c, &p.ready)

@@ -14,7 +14,8 @@ import (
 
 // Memory that one session exports and another imports is a file descriptor of the driver, which has to get from worker
 // to worker, or a value (bytes that the driver reads in the other process). The supervisor keeps both, by tokens that
-// the clients hand to each other, until they are withdrawn or their worker ends.
+// the clients hand to each other, until they are withdrawn or their worker ends. A token is worth something to the
+// sessions of its tenant only; to others it is one that nobody has given out.
 
 // Messages of sharing.
 const (
@@ -38,13 +39,26 @@ type sharedInfo struct {
 	Value   *executor.Value // none: a descriptor, or nothing
 }
 
-const maxShares = 1024 // descriptors of one worker
+// Bounds of descriptors. Those of one tenant leave most of the supervisor's for others.
+const (
+	maxShares   = 1024 // of one worker
+	tenantShare = 4    // a tenant has at most the process's limit divided by this
+)
 
 // shelf is what the workers of a server share.
 type shelf struct {
-	mu     sync.Mutex
-	items  map[executor.Token]shared
-	counts map[*process]shareCount
+	tenantMax int // descriptors of one tenant
+
+	mu      sync.Mutex
+	items   map[shareKey]shared
+	counts  map[*process]shareCount
+	tenants map[string]int // descriptors
+}
+
+// shareKey is a token in the eyes of a tenant.
+type shareKey struct {
+	tenant string
+	token  executor.Token
 }
 
 // shared is a descriptor or a value.
@@ -58,7 +72,11 @@ type shared struct {
 type shareCount struct{ descriptors, values int }
 
 func newShelf() *shelf {
-	return &shelf{items: make(map[executor.Token]shared), counts: make(map[*process]shareCount)}
+	s := &shelf{items: make(map[shareKey]shared), counts: make(map[*process]shareCount), tenants: make(map[string]int)}
+	limit := unix.Rlimit{Cur: 1024}
+	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // it cannot fail, and the usual limit is as good
+	s.tenantMax = int(min(limit.Cur, 1<<20)) / tenantShare
+	return s
 }
 
 // serve carries out a worker's wish; false if the message is about something else.
@@ -69,17 +87,20 @@ func (s *shelf) serve(p *process, m *handoff.Message) bool {
 	var info shareInfo
 	err := m.Decode(&info)
 	answer, fd := sharedInfo{Request: info.Request}, -1
+	grant := p.grant.Load()
 	switch {
 	case err != nil:
+	case grant == nil:
+		err = fmt.Errorf("%w: %s without a session", handoff.ErrMalformed, m.Type)
 	case m.Type == msgWithdraw:
-		s.withdraw(p, info.Token)
+		s.withdraw(p, shareKey{grant.tenant, info.Token})
 		closeFD(m.FD)
 		return true
 	case m.Type == msgShare:
-		err = s.put(info.Token, shared{m.FD, info.Value, p})
+		err = s.put(shareKey{grant.tenant, info.Token}, shared{m.FD, info.Value, p})
 		m.FD = -1
 	default:
-		fd, answer.Value, err = s.get(info.Token)
+		fd, answer.Value, err = s.get(shareKey{grant.tenant, info.Token})
 	}
 	closeFD(m.FD)
 	if err != nil {
@@ -91,22 +112,49 @@ func (s *shelf) serve(p *process, m *handoff.Message) bool {
 }
 
 // put takes the item, and its descriptor, over.
-func (s *shelf) put(t executor.Token, item shared) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.judge(t, item); err != nil {
+func (s *shelf) put(k shareKey, item shared) error {
+	if err := s.keep(k, item); err != nil {
 		closeFD(item.fd)
 		return err
 	}
-	s.items[t] = item
-	s.count(item, 1)
+	return nil
+}
+
+func (s *shelf) keep(k shareKey, item shared) error {
+	if err := judgeFile(item.fd); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.judge(k, item); err != nil {
+		return err
+	}
+	s.items[k] = item
+	s.count(k, item, 1)
+	return nil
+}
+
+// judgeFile refuses what is no memory. The supervisor will close the descriptor, and that of a connection may take as
+// long as the other end likes.
+func judgeFile(fd int) error {
+	if fd < 0 {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFSOCK, unix.S_IFIFO, unix.S_IFDIR, unix.S_IFBLK:
+		return fmt.Errorf("%w: a descriptor that is not of memory", handoff.ErrMalformed)
+	}
 	return nil
 }
 
 // judge says why an item cannot be kept.
-func (s *shelf) judge(t executor.Token, item shared) error {
+func (s *shelf) judge(k shareKey, item shared) error {
 	n := s.counts[item.owner]
-	_, twice := s.items[t]
+	_, twice := s.items[k]
 	switch {
 	case (item.fd < 0) == (item.value == nil):
 		return fmt.Errorf("%w: not one thing to share", handoff.ErrMalformed)
@@ -115,6 +163,9 @@ func (s *shelf) judge(t executor.Token, item shared) error {
 	case item.value == nil && n.descriptors >= maxShares:
 		return fmt.Errorf(
 			"a session may share %d allocations at a time; close the file descriptors of those that were imported", maxShares)
+	case item.value == nil && s.tenants[k.tenant] >= s.tenantMax:
+		return fmt.Errorf("the sessions of one tenant may share %d allocations at a time, a part of the server's limit of "+
+			"open files", s.tenantMax)
 	case item.value != nil && n.values >= executor.MaxValues:
 		return fmt.Errorf("%w: more than %d values", handoff.ErrMalformed, executor.MaxValues)
 	}
@@ -122,22 +173,25 @@ func (s *shelf) judge(t executor.Token, item shared) error {
 }
 
 // count adds an item to what its worker shares, or (by -1) takes it away. s.mu is held.
-func (s *shelf) count(item shared, by int) {
+func (s *shelf) count(k shareKey, item shared, by int) {
 	n := s.counts[item.owner]
-	if item.value == nil {
-		n.descriptors += by
-	} else {
+	if item.value != nil {
 		n.values += by
+	} else {
+		n.descriptors += by
+		if s.tenants[k.tenant] += by; s.tenants[k.tenant] == 0 {
+			delete(s.tenants, k.tenant)
+		}
 	}
 	if s.counts[item.owner] = n; n == (shareCount{}) {
 		delete(s.counts, item.owner)
 	}
 }
 
-func (s *shelf) get(t executor.Token) (int, *executor.Value, error) {
+func (s *shelf) get(k shareKey) (int, *executor.Value, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, ok := s.items[t]
+	x, ok := s.items[k]
 	switch {
 	case !ok:
 		return -1, nil, executor.ErrNoShare
@@ -148,51 +202,56 @@ func (s *shelf) get(t executor.Token) (int, *executor.Value, error) {
 	return fd, nil, err
 }
 
-func (s *shelf) withdraw(p *process, t executor.Token) {
+func (s *shelf) withdraw(p *process, k shareKey) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if x, ok := s.items[t]; ok && x.owner == p {
-		s.drop(t, x)
+	x, ok := s.items[k]
+	ok = ok && x.owner == p
+	if ok {
+		s.drop(k, x)
+	}
+	s.mu.Unlock()
+	if ok {
+		closeFD(x.fd)
 	}
 }
 
-// drop ends one share. s.mu is held.
-func (s *shelf) drop(t executor.Token, x shared) {
-	closeFD(x.fd)
-	delete(s.items, t)
-	s.count(x, -1)
+// drop ends one share; the caller closes the descriptor, without the lock. s.mu is held.
+func (s *shelf) drop(k shareKey, x shared) {
+	delete(s.items, k)
+	s.count(k, x, -1)
 }
 
 // forget ends what a worker shared.
 func (s *shelf) forget(p *process) {
+	for _, fd := range s.takeAll(p) {
+		closeFD(fd)
+	}
+}
+
+func (s *shelf) takeAll(p *process) (fds []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.counts[p] == (shareCount{}) {
-		return
+		return nil
 	}
-	for t, x := range s.items {
+	for k, x := range s.items {
 		if x.owner == p {
-			s.drop(t, x)
+			s.drop(k, x)
+			fds = append(fds, x.fd)
 		}
 	}
+	return fds
 }
 
 // sharer is the worker's side of the shelf.
 type sharer struct {
 	line *handoff.Conn
-
-	mu      sync.Mutex
-	last    uint64
-	waiting map[uint64]chan sharedAnswer
+	requests
 }
 
 type sharedAnswer struct {
 	info sharedInfo
 	fd   int
-}
-
-func newSharer(line *handoff.Conn) *sharer {
-	return &sharer{line: line, waiting: make(map[uint64]chan sharedAnswer)}
 }
 
 // Publish gives the supervisor a copy of fd.
@@ -252,38 +311,19 @@ func (s *sharer) Withdraw(t executor.Token) {
 	_ = s.line.Send(msgWithdraw, shareInfo{Token: t}, -1) // the worker ends with its line
 }
 
-// ask waits for the answer without a limit: the supervisor answers at once, and a worker without a supervisor ends.
-func (s *sharer) ask(kind string, info shareInfo, fd int) (sharedAnswer, error) {
-	done := make(chan sharedAnswer, 1)
-	s.mu.Lock()
-	s.last++
-	info.Request = s.last
-	s.waiting[info.Request] = done
-	s.mu.Unlock()
-	if err := s.line.Send(kind, info, fd); err != nil {
-		s.mu.Lock()
-		delete(s.waiting, info.Request)
-		s.mu.Unlock()
+// ask asks, and reads the answer.
+func (s *sharer) ask(kind string, info shareInfo, fd int) (a sharedAnswer, err error) {
+	m, err := s.requests.ask(s.line, kind, fd, func(n uint64) any {
+		info.Request = n
+		return info
+	})
+	if err != nil {
 		return sharedAnswer{fd: -1}, err
 	}
-	return <-done, nil
-}
-
-// answered takes the supervisor's answer.
-func (s *sharer) answered(m *handoff.Message) error {
-	var info sharedInfo
-	if err := m.Decode(&info); err != nil {
+	if err := m.Decode(&a.info); err != nil {
 		closeFD(m.FD)
-		return err
+		return sharedAnswer{fd: -1}, err
 	}
-	s.mu.Lock()
-	done, ok := s.waiting[info.Request]
-	delete(s.waiting, info.Request)
-	s.mu.Unlock()
-	if !ok {
-		closeFD(m.FD)
-		return fmt.Errorf("%w: an answer that nobody waits for", handoff.ErrMalformed)
-	}
-	done <- sharedAnswer{info, m.FD}
-	return nil
+	a.fd = m.FD
+	return a, nil
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // workerOn is a worker's sharer and the supervisor's process at the other end of its line.
-func workerOn(t *testing.T, shelf *shelf) (*sharer, *process) {
+func workerOn(t *testing.T, shelf *shelf, tenant string) (*sharer, *process) {
 	t.Helper()
 	ours, theirs, err := handoff.Pair()
 	if err != nil {
@@ -26,7 +26,10 @@ func workerOn(t *testing.T, shelf *shelf) (*sharer, *process) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, p := newSharer(line), &process{line: ours}
+	s, p := &sharer{line: line}, &process{line: ours}
+	if tenant != "" {
+		p.grant.Store(&grant{tenant: tenant})
+	}
 	var both sync.WaitGroup
 	both.Go(func() {
 		p.listen(shelf)
@@ -65,8 +68,8 @@ func memory(t *testing.T, text string) int {
 
 func TestShares(t *testing.T) {
 	shelf := newShelf()
-	a, first := workerOn(t, shelf)
-	b, _ := workerOn(t, shelf)
+	a, first := workerOn(t, shelf, "a")
+	b, _ := workerOn(t, shelf, "a")
 	fd := memory(t, "shared")
 	token, err := a.Publish(fd)
 	if err != nil {
@@ -114,7 +117,7 @@ func TestShares(t *testing.T) {
 
 func TestSharesAreBounded(t *testing.T) {
 	shelf := newShelf()
-	a, _ := workerOn(t, shelf)
+	a, _ := workerOn(t, shelf, "a")
 	fd := memory(t, "x")
 	defer unix.Close(fd)
 	for i := range maxShares {
@@ -129,8 +132,8 @@ func TestSharesAreBounded(t *testing.T) {
 
 func TestSharedValues(t *testing.T) {
 	shelf := newShelf()
-	a, first := workerOn(t, shelf)
-	b, _ := workerOn(t, shelf)
+	a, first := workerOn(t, shelf, "a")
+	b, _ := workerOn(t, shelf, "a")
 	v := executor.Value{Kind: cuda.KindIpcMemHandle, Bytes: [64]byte{1, 2, 63: 3}}
 	token, err := a.PublishValue(v)
 	if err != nil {
@@ -169,7 +172,7 @@ func TestSharedValuesAreBounded(t *testing.T) {
 	put := func(i int) error {
 		var token executor.Token
 		binary.LittleEndian.PutUint64(token[:], uint64(i))
-		return shelf.put(token, shared{-1, &executor.Value{}, p})
+		return shelf.put(shareKey{"a", token}, shared{-1, &executor.Value{}, p})
 	}
 	for i := range executor.MaxValues {
 		if err := put(i); err != nil {
@@ -179,7 +182,92 @@ func TestSharedValuesAreBounded(t *testing.T) {
 	if err := put(executor.MaxValues); err == nil {
 		t.Error("one value more than allowed")
 	}
-	if err := shelf.put(executor.Token{15: 1}, shared{-1, nil, p}); err == nil {
+	if err := shelf.put(shareKey{"a", executor.Token{15: 1}}, shared{-1, nil, p}); err == nil {
 		t.Error("nothing was shared")
+	}
+}
+
+// To another tenant a token is one that nobody has given out, and a worker without a session has none.
+func TestSharesStayWithTheirTenant(t *testing.T) {
+	shelf := newShelf()
+	alice, _ := workerOn(t, shelf, "alice")
+	bob, _ := workerOn(t, shelf, "bob")
+	warm, _ := workerOn(t, shelf, "")
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	token, err := alice.Publish(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value, err := alice.PublishValue(executor.Value{Bytes: [64]byte{1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := bob.Fetch(token); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("memory of another tenant: %d, %v", got, err)
+	}
+	if got, err := bob.FetchValue(value); !errors.Is(err, executor.ErrNoShare) {
+		t.Errorf("a value of another tenant: %v, %v", got, err)
+	}
+	bob.Withdraw(token)
+	if _, err := warm.Fetch(token); err == nil {
+		t.Error("memory for a worker without a session")
+	}
+	if _, err := warm.Publish(fd); err == nil {
+		t.Error("a worker without a session shares")
+	}
+	got, err := alice.Fetch(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(got)
+}
+
+// A tenant leaves descriptors of the supervisor for others.
+func TestSharesOfATenantAreBounded(t *testing.T) {
+	shelf := newShelf()
+	shelf.tenantMax = 3
+	fd := memory(t, "x")
+	defer unix.Close(fd)
+	a, _ := workerOn(t, shelf, "a")
+	again, first := workerOn(t, shelf, "a")
+	b, _ := workerOn(t, shelf, "b")
+	for i, s := range []*sharer{a, again, again} {
+		if _, err := s.Publish(fd); err != nil {
+			t.Fatalf("share %d: %v", i, err)
+		}
+	}
+	if _, err := a.Publish(fd); err == nil {
+		t.Error("one more than a tenant may have")
+	}
+	if _, err := b.Publish(fd); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	shelf.forget(first)
+	if _, err := a.Publish(fd); err != nil {
+		t.Errorf("after one of its sessions has ended: %v", err)
+	}
+}
+
+// Closing a connection may take as long as its other end likes, so the supervisor keeps none.
+func TestSharesAreMemory(t *testing.T) {
+	shelf := newShelf()
+	a, _ := workerOn(t, shelf, "a")
+	sockets, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(sockets[0])
+	defer unix.Close(sockets[1])
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
+	for name, fd := range map[string]int{"a socket": sockets[0], "a pipe": pipe[0]} {
+		if _, err := a.Publish(fd); err == nil {
+			t.Errorf("%s is shared", name)
+		}
 	}
 }

@@ -24,7 +24,6 @@ import (
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
-	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/server/probe"
@@ -55,7 +54,8 @@ func Worker(context.Context) error {
 		return fmt.Errorf("a worker is started by the server, not by hand: %w", err)
 	}
 	w := &worker{
-		line: line, sharer: newSharer(line), work: make(chan func() error, 1), told: make(chan []nvmldispatch.Process, 1),
+		line: line, sharer: &sharer{line: line}, images: &imageClient{line: line}, work: make(chan func() error, 1),
+		told: make(chan []nvmldispatch.Process, 1),
 	}
 	return w.run()
 }
@@ -68,6 +68,7 @@ type worker struct {
 	told    chan []nvmldispatch.Process // answers to processes
 	session atomic.Pointer[executor.Session]
 	sharer  *sharer
+	images  *imageClient
 	over    atomic.Bool // the session has ended; the process is about to
 
 	gpu     cuda.GPU
@@ -311,6 +312,8 @@ func (w *worker) listen() {
 			err = w.toldProcesses(m)
 		case msgShared:
 			err = w.sharer.answered(m)
+		case msgImage:
+			err = w.images.answered(m)
 		case msgGPUs:
 			closeFD(m.FD)
 			err = w.line.Send(msgGPUs, w.readGPUs(), -1)
@@ -354,7 +357,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
 		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome) }
 	} else {
-		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Modules: w.modules(log),
+		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Log: log, Metrics: w.page.Page, Primary: w.machine.Retained, Sharer: w.sharer, Board: w.order.Board, Text: w.text})
 		if err != nil {
@@ -376,23 +379,12 @@ func (w *worker) openSession(m *handoff.Message) error {
 	}
 }
 
-func (w *worker) modules(log *slog.Logger) *modcache.Cache {
-	return openModules(w.cfg.CacheDir, w.cfg.CacheBytes, log)
-}
-
-// openModules opens the module cache that a configuration names.
-func openModules(dir string, limit int64, log *slog.Logger) *modcache.Cache {
-	switch dir {
-	case "none":
-		dir = ""
-	case "":
-		d, err := modcache.DefaultDir()
-		if err != nil {
-			log.Warn("images stay in memory", "error", err)
-		}
-		dir = d
+// keeper keeps the session's images, if anybody does.
+func (w *worker) keeper() executor.Images {
+	if !w.cfg.Images {
+		return nil
 	}
-	return modcache.Open(dir, limit, log)
+	return w.images
 }
 
 // watch ends the process when the client is gone and the session does not notice: it is stuck in the driver.

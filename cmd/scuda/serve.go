@@ -24,7 +24,7 @@ import (
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
 var serveFlags = []string{
-	"gpu", "token-file", "insecure", "cache-dir", "max-sessions", "max-sessions-per-client",
+	"gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions", "max-sessions-per-client",
 	"max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "metrics", "pprof", "tls", "tls-cert",
 	"tls-key", "client-ca", "tenants", "state-dir",
@@ -36,6 +36,8 @@ type serveOptions struct {
 	tokenFile string
 	insecure  bool
 	cacheDir  string
+	cacheSize config.Size
+	share     bool
 	sessions  int
 	client    int
 	isolation string
@@ -78,6 +80,10 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.state, "state-dir", "",
 		"`FOLDER` for the certificate that the server makes for itself (default: ~/.local/state/scuda)")
 	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
+	o.cacheSize = server.DefaultCache
+	f.Var(&o.cacheSize, "cache-size", "`SIZE` of what is kept there; who has the most loses first")
+	f.BoolVar(&o.share, "share-images", false,
+		"let tenants load modules that others have uploaded, whose SHA-256 they know; they share the room in the cache")
 	f.IntVar(&o.sessions, "max-sessions", 0, "`N` clients at once, 0: no limit")
 	f.IntVar(&o.client, "max-sessions-per-client", server.DefaultPerClient,
 		"`N` CUDA sessions, and as many of NVML, of one address at once (IPv6: of its /64), 0: no limit")
@@ -148,6 +154,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	}
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
+		CacheBytes: int64(o.cacheSize), ShareImages: o.share,
 		Drain: o.drain, Profiles: o.profiles}
 	c.MaxPerClient, c.MaxNVML = limit(o.client), limit(o.nvml)
 	if c.Drain == 0 {

@@ -45,7 +45,8 @@ func (cs *copies) begin(s *Session, cfg Config) {
 	cs.path.loop, cs.path.count, cs.path.device, cs.path.wish = s, min(cfg.RDMASlots, MaxRDMASlots), cfg.RDMADevice,
 		cfg.GPUDirect
 	cs.uploads = uploads{
-		base: &s.base, loop: s, in: &s.in, callback: s.callback, graphs: &s.graphs, hostmem: &s.hostmem,
+		base: &s.base, loop: s, in: &s.in, callback: s.callback, graphs: &s.graphs, modules: &s.modules,
+		hostmem: &s.hostmem,
 		staging: &cs.staging, bulk: cs.bulk, path: &cs.path,
 	}
 	d := &cs.downloads

@@ -10,7 +10,6 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/fatbin"
-	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/transport"
 )
@@ -37,9 +36,10 @@ const (
 // not change, and writes its [scan] before it closes the scan's channel.
 type modules struct {
 	*base
-	loop  modulesLoop
-	cache *modcache.Cache
+	loop modulesLoop
+	kept Images // nil: sessions keep what they are sent for themselves
 
+	imageBytes  uint64 // of images, with those that arrive
 	images      map[modcache.Hash]*modcache.Image
 	checked     map[modcache.Hash]error // images that were looked at, see checkImage
 	scans       map[modcache.Hash]*scan
@@ -55,9 +55,9 @@ type modulesLoop interface {
 	noteLaunch(*scan) // a kernel of that image may run from now on
 }
 
-func newModules(s *Session, cache *modcache.Cache) modules {
+func newModules(s *Session, kept Images) modules {
 	return modules{
-		base: &s.base, loop: &s.printf, cache: cache,
+		base: &s.base, loop: &s.printf, kept: kept,
 		images:      make(map[modcache.Hash]*modcache.Image),
 		checked:     make(map[modcache.Hash]error),
 		scans:       make(map[modcache.Hash]*scan),
@@ -67,40 +67,6 @@ func newModules(s *Session, cache *modcache.Cache) modules {
 		layouts:     make(map[uint64]*layout),
 		links:       make(map[uint64]*link),
 	}
-}
-
-// keepImage keeps a received image, in memory that the session mapped for it, for the session and for later ones.
-func (m *modules) keepImage(h modcache.Hash, mem []byte) cuda.CUresult {
-	if m.images[h] != nil {
-		unmapMemory(mem)
-		return cuda.CUDA_SUCCESS
-	}
-	img, err := m.cache.Put(h, mem)
-	if err != nil {
-		m.log.Error("cannot keep a module image", "error", err)
-		unmapMemory(mem)
-		return cuda.CUDA_ERROR_INVALID_IMAGE
-	}
-	if len(img.Data) == 0 || &img.Data[0] != &mem[0] {
-		unmapMemory(mem)
-	}
-	m.images[h] = img
-	return cuda.CUDA_SUCCESS
-}
-
-// image finds an image of this session or of the cache. Once found it stays with the session. A load of one that is
-// not there is answered without a payload, which makes the client send it and ask again.
-func (m *modules) image(h modcache.Hash) *modcache.Image {
-	img := m.images[h]
-	if img == nil {
-		if img = m.cache.Get(h); img == nil {
-			m.metrics.Add(metrics.ModuleMiss, 1)
-			return nil
-		}
-		m.metrics.Add(metrics.ModuleHit, 1)
-		m.images[h] = img
-	}
-	return img
 }
 
 // code gives an image as the driver wants it. The driver is told no size, so what it reads must end by itself: the

@@ -15,7 +15,6 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/metrics"
-	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/transport"
 )
@@ -61,8 +60,8 @@ type Config struct {
 	Conn    transport.Conn // main connection; the session closes it
 	GPU     cuda.GPU
 	Hello   transport.Hello
-	Modules *modcache.Cache
-	Staging int // staging slots of 1 MiB a context, default 8
+	Images  Images // nil: no image outlives the session
+	Staging int    // staging slots of 1 MiB a context, default 8
 	// RDMASlots are the slots of 1 MiB for RDMA, which a client gets that asks for it; default [DefaultRDMASlots],
 	// negative: none.
 	RDMASlots  int
@@ -120,9 +119,6 @@ func New(cfg Config) (*Session, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Modules == nil {
-		cfg.Modules = modcache.Open("", 0, cfg.Log)
-	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = new(metrics.Page)
 	}
@@ -144,7 +140,7 @@ func New(cfg Config) (*Session, error) {
 	s.waits = newWaits(s, cfg.Hello)
 	s.graphs = newGraphs(s)
 	s.hostmem = newHostmem(s, cfg.Sharer)
-	s.modules = newModules(s, cfg.Modules)
+	s.modules = newModules(s, cfg.Images)
 	s.ordering = newOrdering(s, cfg.Board)
 	s.copies.begin(s, cfg)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}

@@ -110,28 +110,6 @@ func TestLibraryAndKernels(t *testing.T) {
 	c.expect(cuda.CUDA_ERROR_NOT_FOUND, wire.OpGetFunction, append(wire.Bytes(&missing), "nope\x00"...))
 }
 
-// An image is sent once; that it is missing is told without a payload.
-func TestImageIsSentOnce(t *testing.T) {
-	dir := t.TempDir()
-	image := kernels(t)
-	open := func() *client {
-		return connect(t, func(cfg *Config) { cfg.Modules = modcache.Open(dir, 0, nil) })
-	}
-	load := func(c *client) (cuda.CUresult, []byte) {
-		return c.call(wire.OpModuleLoad, wire.Bytes(&wire.ModuleLoad{Module: c.newHandle(), Hash: hashOf(image)}))
-	}
-	c := open()
-	if r, reply := load(c); r != cuda.CUDA_ERROR_NOT_FOUND || len(reply) != 0 {
-		t.Errorf("before: %v with %d bytes", r, len(reply))
-	}
-	c.putImage(image)
-	for _, c := range []*client{c, open()} { // the second is another session
-		if r, reply := load(c); r != cuda.CUDA_SUCCESS || len(reply) == 0 {
-			t.Errorf("afterwards: %v with %d bytes", r, len(reply))
-		}
-	}
-}
-
 func TestRefusedImage(t *testing.T) {
 	c := connect(t)
 	h := c.putImage([]byte(".version 8.0\n.target sm_90\n.address_size 64\nnonsense\x00"))

@@ -15,7 +15,7 @@ const (
 	flagManaged = wire.CopyManaged // of both: blocks of unified memory
 	flagPush    = wire.CopyPush    // wire.CopyD2H.Flags, wire.HostChanges.Flags: which come with a wait, not for a fault
 	maxInline   = wire.MaxInline
-	maxImage    = 2 << 30
+	maxImage    = modcache.MaxBytes
 )
 
 // uploads bring bytes to the GPU that come with their commands, behind them, beside them, or are fetched when a stream
@@ -26,6 +26,7 @@ type uploads struct {
 	in       *input
 	callback *callbackConn
 	graphs   *graphs
+	modules  *modules
 	hostmem  *hostmem
 	staging  *staging
 	bulk     *transfers
@@ -51,7 +52,7 @@ type incoming struct {
 	slot   *slot
 	filled int
 
-	image []byte // of a module image: what it grows in
+	image *modcache.Draft // of a module image: what it grows in
 	have  int
 	hash  modcache.Hash
 
@@ -143,7 +144,7 @@ func (u *uploads) bulkTarget() *directTarget {
 	var room []byte
 	switch {
 	case b.image != nil:
-		room = b.image[b.have:]
+		room = b.image.Data[b.have:]
 	case b.slot != nil:
 		room = b.slot.mem[b.filled:]
 	default:
@@ -182,7 +183,7 @@ func (u *uploads) feed(b *incoming) (bool, error) {
 		}
 		switch {
 		case b.image != nil:
-			n = uint64(copy(b.image[b.have:], u.in.take(int(n))))
+			n = uint64(copy(b.image.Data[b.have:], u.in.take(int(n))))
 		case b.slot != nil:
 			n = min(n, uint64(len(b.slot.mem)-b.filled))
 			copy(b.slot.mem[b.filled:], u.in.take(int(n)))
@@ -309,7 +310,7 @@ func (u *uploads) startImage(c *command) (cuda.CUresult, error) {
 		p.Bytes > maxImage {
 		return 0, protocolError("module image of %d bytes", p.Bytes)
 	}
-	mem, err := mapMemory(int(p.Bytes))
+	draft, err := u.modules.imageDraft(p.Bytes)
 	if err != nil {
 		u.log.Error("no memory for a module image", "bytes", p.Bytes, "error", err)
 		b := u.startBulk(c, p.Bytes)
@@ -317,7 +318,7 @@ func (u *uploads) startImage(c *command) (cuda.CUresult, error) {
 		return cuda.CUDA_SUCCESS, nil
 	}
 	b := u.startBulk(c, p.Bytes)
-	b.image, b.hash = mem, p.Hash
+	b.image, b.hash = draft, p.Hash
 	u.metrics.Add(metrics.ModuleUploaded, int(p.Bytes))
 	return cuda.CUDA_SUCCESS, nil
 }

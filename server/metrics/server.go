@@ -116,35 +116,9 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// ModuleCache offers the size of the module cache, which is asked for at each scrape.
-func (s *Server) ModuleCache(size func() (images int, bytes int64, err error)) {
-	s.registry.MustRegister(ModuleCache(size))
-}
-
-// ModuleCache offers the size that it gives.
-type ModuleCache func() (images int, bytes int64, err error)
-
-var (
-	cacheImagesDesc = prometheus.NewDesc("scuda_module_cache_images", "Module images that the module cache holds.", nil,
-		nil)
-	cacheBytesDesc = prometheus.NewDesc("scuda_module_cache_bytes", "Bytes of the images that the module cache holds.",
-		nil, nil)
-)
-
-// Describe is of prometheus.Collector, as Collect is.
-func (ModuleCache) Describe(ch chan<- *prometheus.Desc) {
-	ch <- cacheImagesDesc
-	ch <- cacheBytesDesc
-}
-
-// Collect asks.
-func (m ModuleCache) Collect(ch chan<- prometheus.Metric) {
-	images, bytes, err := m()
-	if err != nil {
-		return // a folder that cannot be read is what the workers log; a number that is not known is left out
-	}
-	ch <- prometheus.MustNewConstMetric(cacheImagesDesc, prometheus.GaugeValue, float64(images))
-	ch <- prometheus.MustNewConstMetric(cacheBytesDesc, prometheus.GaugeValue, float64(bytes))
+// ModuleCache offers the figures of the module cache, which are asked for at each scrape.
+func (s *Server) ModuleCache(figures func() CacheFigures) {
+	s.registry.MustRegister(ModuleCache(figures))
 }
 
 // Driver notes what serves; version is CUDA's number, such as 13000.
