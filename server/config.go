@@ -87,6 +87,8 @@ type Config struct {
 
 	NVMLSettings bool // clients may change settings of the GPUs through NVML
 
+	Limits *config.Limits // of tenants that have none of their own; nil: [config.DefaultLimits]
+
 	Warm        int // workers kept ready; default 1
 	MaxSessions int // CUDA sessions at once, 0: no limit
 	MaxNVML     int // NVML sessions at once, 0: [DefaultNVML], negative: no limit
@@ -127,6 +129,10 @@ func (c Config) withDefaults() Config {
 	}
 	c.MaxNVML = cmp.Or(c.MaxNVML, DefaultNVML)
 	c.MaxPerClient = cmp.Or(c.MaxPerClient, DefaultPerClient)
+	if c.Limits == nil {
+		usual := config.DefaultLimits()
+		c.Limits = &usual
+	}
 	c.Warm = max(c.Warm, defaultWarm)
 	if c.Drain == 0 {
 		c.Drain = defaultDrain

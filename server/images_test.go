@@ -158,11 +158,12 @@ func (l *link) bring(image []byte) int32 {
 	l.t.Helper()
 	put := wire.ModulePut{Hash: sha256.Sum256(image), Bytes: uint64(len(image))}
 	payload := binary.LittleEndian.AppendUint64(bytes.Clone(wire.Bytes(&put)), put.Bytes)
-	size := transport.CommandHeaderSize + len(payload)
-	b := transport.FrameHeader{Len: uint32(size)}.Append(nil)
+	size := uint32(transport.CommandHeaderSize + len(payload))
+	b := transport.FrameHeader{Len: size}.Append(nil)
 	b = transport.CommandHeader{
-		Size: uint32(size), Op: wire.OpModulePut, Flags: transport.FlagAnswer | transport.FlagBulk, Context: 1 << 36,
+		Size: size, Op: wire.OpModulePut, Flags: transport.FlagAnswer | transport.FlagBulk, Seq: l.seq, Context: 1 << 36,
 	}.Append(b)
+	l.seq += uint64(size)
 	b = append(append(b, payload...), image...)
 	if _, err := l.conn.Write(append(b, make([]byte, transport.Pad(len(image))-len(image))...)); err != nil {
 		l.t.Fatal(err)

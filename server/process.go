@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
@@ -82,6 +83,7 @@ type sessionInfo struct {
 	Hello   transport.Hello
 	Welcome []byte // of an NVML session, whose worker sends it with its first answers
 	TLS     *tlsrecord.State
+	Limits  config.Limits // those of a CUDA session's tenant
 }
 
 type joinInfo struct {

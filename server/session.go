@@ -56,6 +56,7 @@ type sessions struct {
 	byID     map[string]*session
 	taken    [kinds]int
 	byClient map[netip.Prefix]*[kinds]int // places taken
+	byTenant map[string]int               // places taken by CUDA sessions
 	idle     chan struct{}                // closed while there is no session
 	closed   bool                         // idle is closed
 }
@@ -81,14 +82,23 @@ func (k sessionKind) String() string { return [kinds]string{"CUDA", "NVML"}[k] }
 func (s *sessions) init(cuda, nvml, client int) {
 	s.limits, s.perClient = [kinds]int{max(cuda, 0), max(nvml, 0)}, max(client, 0)
 	s.byID, s.byClient = make(map[string]*session), make(map[netip.Prefix]*[kinds]int)
+	s.byTenant = make(map[string]int)
 	s.idle, s.closed = make(chan struct{}), true
 	close(s.idle)
 }
 
-// admit takes a place for a session of a client.
-func (s *sessions) admit(k sessionKind, of netip.Prefix) error {
+// place is one that a session takes.
+type place struct {
+	kind   sessionKind
+	client netip.Prefix
+	tenant string
+}
+
+// admit takes a place for a session of a client, whose tenant may have so many (0: any number).
+func (s *sessions) admit(p place, perTenant uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	k, of := p.kind, p.client
 	mine := s.byClient[of]
 	switch {
 	case s.limits[k] > 0 && s.taken[k] >= s.limits[k]:
@@ -97,30 +107,38 @@ func (s *sessions) admit(k sessionKind, of netip.Prefix) error {
 	case mine != nil && s.perClient > 0 && mine[k] >= s.perClient:
 		return refusef(transport.StatusBusy,
 			"clients of %v have %d %v sessions, which is what --max-sessions-per-client allows", of, mine[k], k)
+	case k == cudaSession && perTenant > 0 && uint64(s.byTenant[p.tenant]) >= perTenant:
+		return refusef(transport.StatusBusy,
+			"tenant %s has %d CUDA sessions, which is what its max-sessions-per-tenant allows", p.tenant, s.byTenant[p.tenant])
 	}
 	if mine == nil {
 		mine = new([kinds]int)
 		s.byClient[of] = mine
 	}
 	mine[k]++
-	s.count(k, 1)
+	s.count(p, 1)
 	return nil
 }
 
 // leave gives a place back.
-func (s *sessions) leave(k sessionKind, of netip.Prefix) {
+func (s *sessions) leave(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mine := s.byClient[of]
-	if mine[k]--; *mine == [kinds]int{} {
-		delete(s.byClient, of)
+	mine := s.byClient[p.client]
+	if mine[p.kind]--; *mine == [kinds]int{} {
+		delete(s.byClient, p.client)
 	}
-	s.count(k, -1)
+	s.count(p, -1)
 }
 
 // count adds to the places taken. s.mu is held.
-func (s *sessions) count(k sessionKind, by int) {
-	s.taken[k] += by
+func (s *sessions) count(p place, by int) {
+	s.taken[p.kind] += by
+	if p.kind == cudaSession {
+		if s.byTenant[p.tenant] += by; s.byTenant[p.tenant] == 0 {
+			delete(s.byTenant, p.tenant)
+		}
+	}
 	switch n := s.taken[cudaSession] + s.taken[nvmlSession]; {
 	case n > 0 && s.closed:
 		s.idle, s.closed = make(chan struct{}), false
@@ -230,11 +248,12 @@ func (s *supervisor) serveSession(
 	if s.draining.Load() {
 		return refusef(transport.StatusDraining, "the server is shutting down")
 	}
-	sort, from := kindOf(nvml), door.Peer(c.RemoteAddr())
-	if err := s.sessions.admit(sort, from); err != nil {
+	limits := s.cfg.Tenants.Limits(c.who.Name, *s.cfg.Limits)
+	mine := place{kindOf(nvml), door.Peer(c.RemoteAddr()), c.who.Name}
+	if err := s.sessions.admit(mine, limits.Sessions); err != nil {
 		return err
 	}
-	leave := sync.OnceFunc(func() { s.sessions.leave(sort, from) })
+	leave := sync.OnceFunc(func() { s.sessions.leave(mine) })
 	defer leave()
 	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer))
 	p, err := worker(ctx)
@@ -266,7 +285,13 @@ func (s *supervisor) serveSession(
 	log = log.With("session", x.id, "worker", p.pid())
 	w := s.welcome(c, &p.ready)
 	w.Session, w.Secret = x.id, x.secret
-	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello}
+	if limits.VRAM > 0 && !nvml { // the client answers cuDeviceTotalMem by this
+		w.Devices = slices.Clone(w.Devices)
+		for i := range w.Devices {
+			w.Devices[i].TotalMem = min(w.Devices[i].TotalMem, uint64(limits.VRAM))
+		}
+	}
+	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits}
 	if nvml {
 		w.DriverVersion = s.facts.Load().DriverVersion
 	}
@@ -327,7 +352,9 @@ func (s *supervisor) serveSession(
 		how = metrics.EndBroken
 		log.Warn("session ended", lasted, "reason", "its tenant's credential was withdrawn")
 	case p.clean:
-		if how = metrics.EndBroken; p.ended.How == metrics.EndLeft || p.ended.How == metrics.EndTimeout {
+		how = metrics.EndBroken
+		switch p.ended.How {
+		case metrics.EndLeft, metrics.EndTimeout, metrics.EndLimited:
 			how = p.ended.How
 		}
 		level := slog.LevelWarn

@@ -35,10 +35,10 @@ func TestAdmit(t *testing.T) {
 		{nvmlSession, a, false, "3 of 3 NVML sessions are taken (--max-nvml-sessions)"},
 	} {
 		if c.leaves {
-			s.leave(c.kind, c.of)
+			s.leave(place{c.kind, c.of, ""})
 			continue
 		}
-		err := s.admit(c.kind, c.of)
+		err := s.admit(place{c.kind, c.of, ""}, 0)
 		var r *refusal
 		if c.refused == "" && err != nil || c.refused != "" && (!errors.As(err, &r) || r.status != transport.StatusBusy ||
 			!strings.Contains(err.Error(), c.refused)) {
@@ -52,7 +52,7 @@ func TestAdmit(t *testing.T) {
 	}
 	for k, of := range map[sessionKind][]netip.Prefix{cudaSession: {a, a, b}, nvmlSession: {a, b, b}} {
 		for _, p := range of {
-			s.leave(k, p)
+			s.leave(place{k, p, ""})
 		}
 	}
 	<-s.empty()
@@ -61,9 +61,46 @@ func TestAdmit(t *testing.T) {
 	}
 	s.init(0, 0, 0)
 	for range 10000 {
-		if err := s.admit(nvmlSession, a); err != nil {
+		if err := s.admit(place{nvmlSession, a, ""}, 0); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A tenant's CUDA sessions count wherever they come from.
+func TestAdmitTenant(t *testing.T) {
+	var s sessions
+	s.init(0, 0, 0)
+	from := func(i int) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32) }
+	var taken []place
+	for i, c := range []struct {
+		tenant  string
+		kind    sessionKind
+		refused bool
+	}{
+		{"a", cudaSession, false}, {"a", cudaSession, false}, {"a", cudaSession, true}, {"a", nvmlSession, false},
+		{"b", cudaSession, false}, {"a", cudaSession, true},
+	} {
+		p := place{c.kind, from(i), c.tenant}
+		err := s.admit(p, 2)
+		if r := (*refusal)(nil); (err != nil) != c.refused || c.refused && (!errors.As(err, &r) ||
+			r.status != transport.StatusBusy || !strings.Contains(err.Error(), "tenant a has 2 CUDA sessions")) {
+			t.Errorf("%d: %v", i, err)
+		}
+		if err == nil {
+			taken = append(taken, p)
+		}
+	}
+	s.leave(taken[0])
+	taken[0].client = from(9)
+	if err := s.admit(taken[0], 2); err != nil {
+		t.Error(err)
+	}
+	for _, p := range taken {
+		s.leave(p)
+	}
+	if len(s.byTenant) != 0 || len(s.byClient) != 0 {
+		t.Errorf("%v, %v are left", s.byTenant, s.byClient)
 	}
 }
 

@@ -160,6 +160,8 @@ func howEnded(err error) string {
 		return metrics.EndClosed
 	case errors.Is(err, executor.ErrEnded):
 		return metrics.EndLeft
+	case errors.Is(err, executor.ErrTime):
+		return metrics.EndLimited
 	case errors.Is(err, unix.ETIMEDOUT), errors.Is(err, unix.EHOSTUNREACH):
 		return metrics.EndTimeout
 	}
@@ -359,7 +361,8 @@ func (w *worker) openSession(m *handoff.Message) error {
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
-			Log: log, Metrics: w.page.Page, Primary: w.machine.Retained, Sharer: w.sharer, Board: w.order.Board, Text: w.text})
+			Limits: info.Limits, Abort: w.abort, Log: log, Metrics: w.page.Page, Primary: w.machine.Retained,
+			Sharer: w.sharer, Board: w.order.Board, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}
@@ -405,6 +408,15 @@ func (w *worker) watch(fd int, log *slog.Logger) {
 	}
 	log.Warn("the client is gone and the driver does not return; the worker ends")
 	_ = w.line.Send(msgEnded, endedInfo{How: metrics.EndLeft, Reason: "the client went away while the GPU was busy"}, -1)
+	os.Exit(1)
+}
+
+// abort ends the process though the driver does not return.
+func (w *worker) abort(err error) {
+	if w.over.Load() {
+		return
+	}
+	_ = w.line.Send(msgEnded, endedInfo{Reason: err.Error(), How: howEnded(err)}, -1)
 	os.Exit(1)
 }
 

@@ -23,12 +23,35 @@ import (
 )
 
 // serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
-var serveFlags = []string{
+var serveFlags = append([]string{
 	"gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions", "max-sessions-per-client",
 	"max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "metrics", "pprof", "tls", "tls-cert",
 	"tls-key", "client-ca", "tenants", "state-dir",
+}, limitNames()...)
+
+func limitNames() (names []string) {
+	for _, l := range config.LimitTable {
+		names = append(names, l.Name)
+	}
+	return names
 }
+
+// limitValue is an option that is one of the limits.
+type limitValue struct {
+	of *config.Limit
+	to *config.Limits
+}
+
+func (v limitValue) String() string {
+	if v.of == nil { // pflag asks a zero value for its text
+		return ""
+	}
+	return v.of.Text(v.to)
+}
+
+func (v limitValue) Set(s string) error { return v.of.Set(v.to, s) }
+func (v limitValue) Type() string       { return v.of.Kind }
 
 type serveOptions struct {
 	listen    string
@@ -54,6 +77,7 @@ type serveOptions struct {
 	metrics   string
 	profiles  bool
 	fabric    string
+	limits    config.Limits
 
 	tls, cert, key, clientCA, tenants, state string
 }
@@ -88,6 +112,11 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.client, "max-sessions-per-client", server.DefaultPerClient,
 		"`N` CUDA sessions, and as many of NVML, of one address at once (IPv6: of its /64), 0: no limit")
 	f.IntVar(&o.nvml, "max-nvml-sessions", server.DefaultNVML, "`N` programs at once that use NVML, 0: no limit")
+	o.limits = config.DefaultLimits()
+	for i := range config.LimitTable {
+		l := &config.LimitTable[i]
+		f.Var(limitValue{l, &o.limits}, l.Name, "`"+l.Kind+"` "+l.Meaning+"; 0: no limit")
+	}
 	f.StringVar(&o.isolation, "isolation", "auto",
 		"what is taken from workers: auto (what the machine can give, and what was tried with its driver), require (all, "+
 			"or serve nobody), log (forbidden system calls are only logged by the kernel) or off")
@@ -155,7 +184,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
 		CacheBytes: int64(o.cacheSize), ShareImages: o.share,
-		Drain: o.drain, Profiles: o.profiles}
+		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits}
 	c.MaxPerClient, c.MaxNVML = limit(o.client), limit(o.nvml)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all

@@ -8,6 +8,7 @@ import (
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/quota"
 )
 
 // base is what the loop and all engines build on: the driver and memory for the arguments of its calls, the session's
@@ -22,6 +23,8 @@ type base struct {
 	log      *slog.Logger
 	metrics  *metrics.Page
 	arena    arena
+	host     budget // of the machine's memory
+	pinned   budget // of it page-locked
 	table    *handle.Table
 	handles  *handles
 
@@ -56,11 +59,18 @@ type workOrder interface {
 // newBase prepares it, but for the memory and the handles.
 func newBase(cfg Config, table *handle.Table) base {
 	launcher, _ := cfg.GPU.(cuda.Launcher)
+	gpu := cfg.GPU
+	if limit := cfg.Limits.VRAM; limit > 0 {
+		b := newBudget(&cfg, limit, "max-vram", metrics.RefusedVRAM)
+		gpu = quota.New(gpu, uint64(limit), b.refuse)
+	}
 	return base{
-		gpu:        cfg.GPU,
+		gpu:        gpu,
 		launcher:   launcher,
 		log:        cfg.Log,
 		metrics:    cfg.Metrics,
+		host:       newBudget(&cfg, cfg.Limits.HostMemory, "max-host-memory", metrics.RefusedHost),
+		pinned:     newBudget(&cfg, cfg.Limits.PinnedMemory, "max-pinned-memory", metrics.RefusedPinned),
 		table:      table,
 		largeSlots: cfg.Staging,
 		refused:    make(map[cuda.Part]bool),

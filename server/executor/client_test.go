@@ -499,14 +499,18 @@ func (c *client) loadModule(image []byte) uint64 {
 
 func (c *client) putImage(image []byte) modcache.Hash {
 	c.t.Helper()
-	h := hashOf(image)
-	p := wire.ModulePut{Hash: h, Bytes: uint64(len(image))}
+	if r := c.offerImage(image); r != 0 {
+		c.t.Fatalf("module_put: %d", r)
+	}
+	return hashOf(image)
+}
+
+func (c *client) offerImage(image []byte) cuda.CUresult {
+	c.t.Helper()
+	p := wire.ModulePut{Hash: hashOf(image), Bytes: uint64(len(image))}
 	m := c.await(c.start(0, wire.OpModulePut, transport.FlagBulk, append(bytes.Clone(wire.Bytes(&p)), words(p.Bytes)...),
 		image))
-	if m.Result != 0 {
-		c.t.Fatalf("module_put: %d", m.Result)
-	}
-	return h
+	return cuda.CUresult(m.Result)
 }
 
 // function gives a kernel's handle and its parameter offsets.

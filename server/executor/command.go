@@ -185,6 +185,9 @@ func (s *Session) execute(c *command) error {
 	if c.Op != wire.OpLaunch {
 		s.launchAll()
 	}
+	if s.times.work > 0 && c.Flags&transport.FlagAnswer != 0 { // in which the driver may wait
+		s.times.mark(metrics.Now())
+	}
 	is := trait.Of(c.Op)
 	if c.Flags&transport.FlagBulk != 0 && !is.Has(trait.Bulk) {
 		return protocolError("%s with bulk data", OpName(c.Op))
@@ -372,6 +375,7 @@ func (h *handles) PerThread() uint64 {
 }
 
 func (s *Session) ping(c *command) (cuda.CUresult, error) {
+	s.times.pings++
 	if c.Flags&transport.FlagAnswer == 0 {
 		s.out.message(transport.MessageHeader{Type: transport.MsgAlive, Seq: c.Seq}, nil, nil)
 	}

@@ -31,8 +31,7 @@ type copies struct {
 
 // copiesLoop is what it asks of the loop.
 type copiesLoop interface {
-	nap() error                          // lets a moment pass; the error says that the session is over
-	napAfter(quiet time.Duration) error  // the same for what has been awaited for some time already
+	napAfter(quiet time.Duration) error  // lets a moment pass; the error says that the session is over
 	clientFailed(what string, err error) // ends the session; from any thread
 }
 

@@ -253,24 +253,16 @@ func (u *uploads) pull3D(p *wire.Copy3D, b *copy3D, st *stream) (cuda.CUresult, 
 	if u.isCapturing(st) {
 		return u.graphs.capture3D(p, b, st), nil
 	}
-	var buf *pullBuffer
-	switch {
-	case p.Bytes > pullMost:
-		mem, r := u.pageLocked(st.ctx, int(p.Bytes))
-		if r != cuda.CUDA_SUCCESS {
-			return r, nil
-		}
-		buf = &pullBuffer{mem: mem}
-		st.ctx.pulls = append(st.ctx.pulls, buf)
-	default:
-		var r cuda.CUresult
-		var err error
-		if buf, r, err = u.staging.takePull(st.ctx, p.Bytes); err != nil || r != cuda.CUDA_SUCCESS {
-			return r, err
-		}
+	take := u.staging.takePull
+	if p.Bytes > pullMost {
+		take = u.staging.takeWhole
+	}
+	buf, r, err := take(st.ctx, p.Bytes)
+	if err != nil || r != cuda.CUDA_SUCCESS {
+		return r, err
 	}
 	mem, source := buf.mem[:p.Bytes], p.ID
-	r := u.ask(st, func() { u.graphs.fetchSource(source, mem, true) })
+	r = u.ask(st, func() { u.graphs.fetchSource(source, mem, true) })
 	if r == cuda.CUDA_SUCCESS {
 		r = b.enqueue(u.gpu, b.straight(&u.arena, mem), st)
 	}

@@ -362,8 +362,8 @@ func (d *downloads) justBefore(st *stream) *transfer {
 
 // finish waits for the downloads of a stream that is about to end.
 func (d *downloads) finish(st *stream) {
-	for len(st.downloads) > 0 {
-		if d.loop.nap() != nil {
+	for began := time.Now(); len(st.downloads) > 0; {
+		if d.loop.napAfter(time.Since(began)) != nil {
 			d.fail(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"scuda.dev/scuda/api/codec"
@@ -40,7 +41,7 @@ type graphs struct {
 // graphsLoop is what it asks of the loop.
 type graphsLoop interface {
 	general(*command) (cuda.CUresult, error)
-	nap() error // lets a moment pass; the error says that the session is over
+	napAfter(quiet time.Duration) error // lets a moment pass; the error says that the session is over
 	layoutOf(function uint64) (*layout, cuda.CUresult)
 	kernelArguments(f *layout, packed []byte) unsafe.Pointer
 	isIdle() bool                        // no context has any work

@@ -113,15 +113,12 @@ func (g *graphs) trimNodes(ctx *context) {
 		return
 	}
 	slices.SortFunc(ctx.nodeMemory, func(a, b []byte) int { return len(b) - len(a) })
-	g.within(ctx, func() cuda.CUresult {
-		for total > maxSpareNodes {
-			mem := ctx.nodeMemory[0]
-			if r := g.gpu.CuMemFreeHost(pointerTo(mem)); r != cuda.CUDA_SUCCESS {
-				return r
-			}
-			ctx.nodeMemory = ctx.nodeMemory[1:]
-			total -= len(mem)
+	for total > maxSpareNodes {
+		mem := ctx.nodeMemory[0]
+		if r := g.freePageLocked(ctx, mem); r != cuda.CUDA_SUCCESS {
+			return
 		}
-		return cuda.CUDA_SUCCESS
-	})
+		ctx.nodeMemory = ctx.nodeMemory[1:]
+		total -= len(mem)
+	}
 }

@@ -24,16 +24,22 @@ const maxImages = 8 << 30
 
 var errManyImages = errors.New("the session has all the images that it may have")
 
-// imageDraft gives memory for an image that arrives.
+// imageDraft gives memory for an image that arrives. It counts as the session's own until something else keeps it.
 func (m *modules) imageDraft(bytes uint64) (*modcache.Draft, error) {
-	if bytes > maxImages-m.imageBytes {
+	if bytes > maxImages-m.imageBytes || !m.host.take(bytes) {
 		return nil, errManyImages
 	}
+	m.imageBytes += bytes
 	d, err := modcache.NewDraft(int(bytes))
-	if err == nil {
-		m.imageBytes += bytes
+	if err != nil {
+		m.dropDraft(bytes)
 	}
 	return d, err
+}
+
+func (m *modules) dropDraft(bytes uint64) {
+	m.imageBytes -= bytes
+	m.host.give(bytes)
 }
 
 // keepImage keeps a received image for the session and for later ones.
@@ -41,12 +47,12 @@ func (m *modules) keepImage(h modcache.Hash, d *modcache.Draft) cuda.CUresult {
 	bytes := uint64(len(d.Data))
 	if m.images[h] != nil {
 		d.Close()
-		m.imageBytes -= bytes
+		m.dropDraft(bytes)
 		return cuda.CUDA_SUCCESS
 	}
 	img, err := m.keep(h, d)
 	if err != nil {
-		m.imageBytes -= bytes
+		m.dropDraft(bytes)
 		m.log.Error("cannot keep a module image", "error", err)
 		return cuda.CUDA_ERROR_INVALID_IMAGE
 	}
@@ -63,6 +69,7 @@ func (m *modules) keep(h modcache.Hash, d *modcache.Draft) (*modcache.Image, err
 	if m.kept != nil {
 		kept, err := m.kept.Put(h, img)
 		if err == nil {
+			m.host.give(uint64(len(img.Data)))
 			img.Close()
 			return kept, nil
 		}

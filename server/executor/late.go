@@ -49,24 +49,31 @@ func (d *downloads) sign(st *stream, t *transfer) {
 	if !t.late {
 		return
 	}
-	if st.mark == nil {
-		st.mark = d.takeMark(st.ctx)
-	}
-	r := cuda.CUDA_ERROR_OUT_OF_MEMORY
-	if m := st.mark; m != nil {
-		m.number++
-		at := cuda.CUdeviceptr(addressOfWord(m.word))
-		// old drivers
-		if r = d.gpu.CuStreamWriteValue32_v2(st.real, at, cuda.Cuuint32(m.number), 0); r == cuda.CUDA_ERROR_NOT_SUPPORTED {
-			r = d.gpu.CuMemsetD32Async(at, m.number, 1, st.real)
-		}
-	}
+	r := d.advance(st)
 	d.late.mu.Lock()
 	defer d.late.mu.Unlock()
 	t.whole = true
 	if t.unsigned = r != cuda.CUDA_SUCCESS; !t.unsigned {
 		t.word, t.number = st.mark.word, st.mark.number
 	}
+}
+
+// advance has the GPU write the next number of a stream's mark behind its present work.
+func (d *downloads) advance(st *stream) cuda.CUresult {
+	if st.mark == nil {
+		st.mark = d.takeMark(st.ctx)
+	}
+	m := st.mark
+	if m == nil {
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
+	m.number++
+	at := cuda.CUdeviceptr(addressOfWord(m.word))
+	r := d.gpu.CuStreamWriteValue32_v2(st.real, at, cuda.Cuuint32(m.number), 0)
+	if r == cuda.CUDA_ERROR_NOT_SUPPORTED { // old drivers
+		r = d.gpu.CuMemsetD32Async(at, m.number, 1, st.real)
+	}
+	return r
 }
 
 // takeMark gives a word that no stream has, or nil.

@@ -22,9 +22,11 @@ type link struct {
 	values     []uint64
 	info, errs []byte
 	input      []byte // of the next cuLinkAddData, as far as it has come
+	full       bool   // there was no memory for all of it
 	inputs     [][]byte
 	symbols    []symbols // the driver may look at them, too
 	cubin      []byte    // the driver's; nil until complete
+	bytes      uint64    // of logs and inputs
 }
 
 // linkOptions reads the options of a call: pairs of plain values, and then variables of the client's, which stay
@@ -72,9 +74,13 @@ func (m *modules) linkCreate(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	l := &link{info: make([]byte, jitLogBytes), errs: make([]byte, jitLogBytes)}
+	if !m.host.take(2 * jitLogBytes) {
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY, nil
+	}
+	l := &link{bytes: 2 * jitLogBytes, info: make([]byte, jitLogBytes), errs: make([]byte, jitLogBytes)}
 	options, values, r, err := m.linkOptions(l, rest, p.JITCount, p.Symbols, p.SymbolBytes)
 	if err != nil || r != cuda.CUDA_SUCCESS {
+		m.host.give(l.bytes)
 		return r, err
 	}
 	l.options = append(options, cuda.CU_JIT_INFO_LOG_BUFFER, cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
@@ -83,6 +89,7 @@ func (m *modules) linkCreate(c *command) (cuda.CUresult, error) {
 	state := alloc[cuda.CUlinkState](&m.arena)
 	r = m.gpu.CuLinkCreate_v2(uint32(len(l.options)), &l.options[0], unsafe.Pointer(&l.values[0]), state)
 	if r != cuda.CUDA_SUCCESS {
+		m.host.give(l.bytes)
 		return r, nil
 	}
 	l.state = *state
@@ -105,6 +112,10 @@ func (m *modules) linkData(c *command) (cuda.CUresult, error) {
 	if uint64(len(l.input))+p.Bytes > maxLinkInput {
 		return 0, protocolError("input of the linker above %d bytes", maxLinkInput)
 	}
+	if l.full = l.full || !m.host.take(p.Bytes); l.full {
+		return cuda.CUDA_SUCCESS, nil // link_add has the answer
+	}
+	l.bytes += p.Bytes
 	l.input = append(l.input, rest[:p.Bytes]...)
 	return cuda.CUDA_SUCCESS, nil
 }
@@ -128,10 +139,15 @@ func (m *modules) linkAdd(c *command) (cuda.CUresult, error) {
 	if l == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
-	input := l.input
-	l.input = nil
+	input, full := l.input, l.full
+	l.input, l.full = nil, false
+	if full {
+		m.giveInput(l, input)
+		return cuda.CUDA_ERROR_OUT_OF_MEMORY, nil
+	}
 	options, values, r, err := m.linkOptions(l, rest[named:], p.JITCount, p.Symbols, p.SymbolBytes)
 	if err != nil || r != cuda.CUDA_SUCCESS {
+		m.giveInput(l, input)
 		return r, err
 	}
 	if len(input) == 0 {
@@ -152,6 +168,12 @@ func (m *modules) linkAdd(c *command) (cuda.CUresult, error) {
 	copy(out[copy(out, info):], errs)
 	c.outs = true
 	return r, nil
+}
+
+// giveInput forgets an input that the driver never saw.
+func (m *modules) giveInput(l *link, input []byte) {
+	l.bytes -= uint64(len(input))
+	m.host.give(uint64(len(input)))
 }
 
 func (m *modules) linkComplete(c *command) (cuda.CUresult, error) {
@@ -204,6 +226,7 @@ func (m *modules) linkDestroy(c *command) (cuda.CUresult, error) {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
 	delete(m.links, p.Link)
+	m.host.give(l.bytes)
 	m.table.Delete(cuda.KindLinkState, p.Link)
 	return m.gpu.CuLinkDestroy(l.state), nil
 }

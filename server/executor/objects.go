@@ -250,6 +250,8 @@ func (ob *objects) dropContext(ctx *context) {
 		ob.barrier.src = nil
 	}
 	delete(ob.contexts, ctx.handle)
+	ob.pinned.give(ctx.pinned)
+	ctx.pinned = 0
 	ob.table.Delete(cuda.KindContext, ctx.handle)
 	ob.entered, ob.enteredOK = nil, false
 }

@@ -40,6 +40,7 @@ func (s *Session) poll() bool {
 
 // abandonContext ends what is under way in a context that ends.
 func (s *Session) abandonContext(ctx *context) {
+	s.times.forget(ctx)
 	s.copies.path.abandon(ctx)
 	for _, st := range append([]*stream{&ctx.legacy}, ctx.streams...) {
 		s.copies.downloads.fail(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)

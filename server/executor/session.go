@@ -14,6 +14,7 @@ import (
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/transport"
@@ -45,6 +46,7 @@ const (
 	napShare    = 256 // what has been outstanding for long is looked at less often: noticed by 1/256 of its time too late
 	napMost     = 120 * time.Microsecond
 	napLongest  = 500 * time.Microsecond // while something else has the processor
+	napStalled  = 20 * time.Millisecond  // for what has been awaited for seconds: by 1/256 of its time too late
 	pollEvery   = 8                      // commands between two looks at what is pending
 	flushEvery  = 16                     // commands after which an answer is not kept back any longer
 
@@ -67,8 +69,11 @@ type Config struct {
 	RDMASlots  int
 	RDMADevice string // see [rdma.Choose]
 	GPUDirect  GPUDirect
-	Log        *slog.Logger
-	Metrics    *metrics.Page // where the session counts; nil: for itself
+	Limits     config.Limits // of this session
+	// Abort ends the process where a limit of time is over and the driver does not return.
+	Abort   func(error)
+	Log     *slog.Logger
+	Metrics *metrics.Page // where the session counts; nil: for itself
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
 	Primary []cuda.CUdevice
 	Sharer  Sharer // nil: memory cannot be shared with other sessions
@@ -90,6 +95,7 @@ type Session struct {
 	ordering ordering
 	modules  modules
 	copies   copies
+	times    timelimit
 
 	conn transport.Conn
 	came int64 // when there was last something on the connection, by metrics.Now
@@ -143,6 +149,7 @@ func New(cfg Config) (*Session, error) {
 	s.modules = newModules(s, cfg.Images)
 	s.ordering = newOrdering(s, cfg.Board)
 	s.copies.begin(s, cfg)
+	s.times.begin(s, cfg.Limits, cfg.Abort)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
 	s.out.conn, s.out.metrics = cfg.Conn, cfg.Metrics
 	if s.in.mem, err = mapMemory(inputBytes); err != nil {
@@ -171,8 +178,11 @@ func (s *Session) AttachBulk(c net.Conn, count int) error { return s.copies.bulk
 func (s *Session) AttachRDMA(c net.Conn) error { return s.copies.path.attach(c) }
 
 // Notice sends the client a line for its log.
-func (s *Session) Notice(text string) {
-	s.out.message(transport.MessageHeader{Type: transport.MsgNotice}, []byte(text), nil)
+func (s *Session) Notice(text string) { s.notice(text, cuda.CUDA_SUCCESS) }
+
+// notice may say what the client's calls answer when the session has ended; 0: the usual.
+func (s *Session) notice(text string, last cuda.CUresult) {
+	s.out.message(transport.MessageHeader{Type: transport.MsgNotice, Result: int32(last)}, []byte(text), nil)
 	_, _ = s.out.flush()
 }
 
@@ -195,19 +205,31 @@ func (s *Session) Run() error {
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	takeShortTurns()
 	s.setCaptureMode(cuda.CU_STREAM_CAPTURE_MODE_RELAXED)
+	var watch sync.WaitGroup
+	if s.times.work > 0 {
+		watch.Go(func() { s.times.watch(s) })
+	}
 	err := s.loop()
 	if errors.Is(err, errLeft) || errors.Is(err, ErrGone) && s.hasLeft() {
 		err = nil
 	}
-	if errors.Is(err, ErrProtocol) {
+	if s.times.expired.Load() { // whatever the executor saw first
+		err = s.times.over()
+	}
+	switch {
+	case errors.Is(err, ErrProtocol):
 		s.log.Error("session ends", "error", err)
 		s.Notice(err.Error())
+	case errors.Is(err, ErrTime):
+		s.log.Warn("session ends", "reason", err)
+		s.tell(err)
 	}
 	s.sendRest()
 	s.Stop()
 	s.callback.close()
 	s.copies.close()
 	s.out.pumps.Wait()
+	watch.Wait()
 	s.conn.Close()
 	return err
 }
@@ -274,9 +296,15 @@ func (s *Session) loop() (err error) {
 			}
 			s.gauges()
 			last = time.Now()
+			if err := s.times.check(); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := s.idle(time.Since(last), done); err != nil {
+			return err
+		}
+		if err := s.times.check(); err != nil {
 			return err
 		}
 	}
@@ -301,9 +329,17 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 		if quiet < spinPending && flushed {
 			return nil
 		}
-		timeout = min(max(napPending, quiet/napShare), napMost)
+		if timeout = min(max(napPending, quiet/napShare), napMost); !flushed { // the client's reading ends it at once
+			timeout = napTime(quiet)
+		}
 	case quiet < spinIdle && flushed:
 		return nil
+	}
+	if timeout < 0 && s.copies.uploads.incoming == nil {
+		var err error
+		if timeout, err = s.times.rest(time.Now(), s.busy); err != nil {
+			return err
+		}
 	}
 	_, err := s.conn.Wait(ev, timeout)
 	return err
@@ -370,7 +406,7 @@ func (s *Session) work() error {
 
 // relieve writes queued answers, and waits where a client that does not read has let too many pile up.
 func (s *Session) relieve() error {
-	for {
+	for began := time.Now(); ; {
 		done, err := s.out.flush()
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrGone, err)
@@ -378,23 +414,16 @@ func (s *Session) relieve() error {
 		if done || s.out.pending() < outputLimit {
 			return nil
 		}
-		if err := s.nap(); err != nil {
+		if err := s.napAfter(time.Since(began)); err != nil { // the client's reading ends it at once
 			return err
 		}
 	}
 }
 
-// nap lets a moment pass while the executor waits for something other than a command: staging, or a client that
-// reads. Downloads and waits go on meanwhile.
-func (s *Session) nap() error { return s.napFor(napPending) }
-
-// napAfter is nap for what has been awaited for some time already: it is noticed by an eighth of that too late, and
-// what brings it has the processor.
+// napAfter lets a moment pass while the executor waits for something other than a command: staging, or a client that
+// reads. Downloads and waits go on meanwhile. What has been awaited for some time is noticed by an eighth of that too
+// late at most, and what brings it has the processor.
 func (s *Session) napAfter(quiet time.Duration) error {
-	return s.napFor(min(max(napPending, quiet/8), napLongest))
-}
-
-func (s *Session) napFor(d time.Duration) error {
 	progress := s.poll()
 	done, err := s.out.flush()
 	if err != nil {
@@ -402,6 +431,9 @@ func (s *Session) napFor(d time.Duration) error {
 	}
 	if progress {
 		return nil
+	}
+	if err := s.times.check(); err != nil {
+		return err
 	}
 	select {
 	case <-s.stopped:
@@ -412,7 +444,7 @@ func (s *Session) napFor(d time.Duration) error {
 	if !done {
 		ev = transport.Writable
 	}
-	got, err := s.conn.Wait(ev, d)
+	got, err := s.conn.Wait(ev, napTime(quiet))
 	if err == nil && got&^ev != 0 { // only a failed connection says more than it was asked
 		err = ErrGone
 	}
@@ -429,4 +461,9 @@ func (s *Session) sendRest() {
 			return
 		}
 	}
+}
+
+// napTime is how long what has been awaited for that long is left alone.
+func napTime(quiet time.Duration) time.Duration {
+	return max(min(max(napPending, quiet/8), napLongest), min(quiet/napShare, napStalled))
 }

@@ -59,14 +59,29 @@ type staging struct {
 
 // pageLocked allocates page-locked memory that lives as long as ctx.
 func (b *base) pageLocked(ctx *context, bytes int) ([]byte, cuda.CUresult) {
+	if !b.pinned.take(uint64(bytes)) {
+		return nil, cuda.CUDA_ERROR_OUT_OF_MEMORY
+	}
 	p := alloc[unsafe.Pointer](&b.arena)
 	r := b.within(ctx, func() cuda.CUresult {
 		return b.gpu.CuMemHostAlloc(unsafe.Pointer(p), uint64(bytes), hostPortable)
 	})
 	if r != cuda.CUDA_SUCCESS {
+		b.pinned.give(uint64(bytes))
 		return nil, r
 	}
+	ctx.pinned += uint64(bytes)
 	return hostMemory(*p, bytes), cuda.CUDA_SUCCESS
+}
+
+// freePageLocked gives such memory back before its context ends. The driver may wait for what runs on the GPU.
+func (b *base) freePageLocked(ctx *context, mem []byte) cuda.CUresult {
+	r := b.within(ctx, func() cuda.CUresult { return b.gpu.CuMemFreeHost(pointerTo(mem)) })
+	if r == cuda.CUDA_SUCCESS {
+		ctx.pinned -= uint64(len(mem))
+		b.pinned.give(uint64(len(mem)))
+	}
+	return r
 }
 
 // take gives a slot of a context's pool, waiting for one where all are in use. The error says that the session is
@@ -98,7 +113,7 @@ func (sg *staging) take(ctx *context, p *slotPool) (*slot, cuda.CUresult, error)
 		if began.IsZero() {
 			began = time.Now()
 		}
-		if err := sg.loop.nap(); err != nil {
+		if err := sg.loop.napAfter(time.Since(began)); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -178,38 +193,64 @@ const (
 	pullLimit = 512 << 20 // bytes of a context's pull buffers above which further deferred uploads wait
 )
 
-// takePull gives a buffer for a deferred upload of so many bytes. It must be used at once.
+// takePull gives a buffer for pieces of a deferred upload of so many bytes. It must be used at once.
 func (sg *staging) takePull(ctx *context, bytes uint64) (*pullBuffer, cuda.CUresult, error) {
-	size := pullLeast
-	for size < pullMost && uint64(size) < bytes {
+	size := uint64(pullLeast)
+	for size < pullMost && size < bytes {
 		size *= 2
 	}
+	return sg.takeWhole(ctx, size)
+}
+
+// takeWhole gives a buffer of so many bytes at least. It must be used at once.
+func (sg *staging) takeWhole(ctx *context, size uint64) (*pullBuffer, cuda.CUresult, error) {
+	var began time.Time
 	for {
-		total := 0
+		total, busy := uint64(0), false
 		for _, b := range ctx.pulls {
 			if b.event != 0 && sg.gpu.CuEventQuery(b.event) != cuda.CUDA_ERROR_NOT_READY {
 				ctx.events = append(ctx.events, b.event)
 				b.event = 0
 			}
-			if b.event == 0 && len(b.mem) >= size {
+			if b.event == 0 && uint64(len(b.mem)) >= size {
 				return b, cuda.CUDA_SUCCESS, nil
 			}
-			total += len(b.mem)
+			total, busy = total+uint64(len(b.mem)), busy || b.event != 0
 		}
-		if total+size <= pullLimit {
+		if total+size <= pullLimit || total == 0 {
 			break
 		}
-		if err := sg.loop.nap(); err != nil {
+		if !busy { // none is large enough, and all together leave no room for one that is
+			if r := sg.freePulls(ctx); r != cuda.CUDA_SUCCESS {
+				return nil, r, nil
+			}
+			break
+		}
+		if began.IsZero() {
+			began = time.Now()
+		}
+		if err := sg.loop.napAfter(time.Since(began)); err != nil {
 			return nil, 0, err
 		}
 	}
-	mem, r := sg.pageLocked(ctx, size)
+	mem, r := sg.pageLocked(ctx, int(size))
 	if r != cuda.CUDA_SUCCESS {
 		return nil, r, nil
 	}
 	b := &pullBuffer{mem: mem}
 	ctx.pulls = append(ctx.pulls, b)
 	return b, cuda.CUDA_SUCCESS, nil
+}
+
+// freePulls frees the buffers of a context's deferred uploads, none of which is in use.
+func (sg *staging) freePulls(ctx *context) cuda.CUresult {
+	for len(ctx.pulls) > 0 {
+		if r := sg.freePageLocked(ctx, ctx.pulls[0].mem); r != cuda.CUDA_SUCCESS {
+			return r
+		}
+		ctx.pulls = ctx.pulls[1:]
+	}
+	return cuda.CUDA_SUCCESS
 }
 
 func resultText(r cuda.CUresult) string { return fmt.Sprintf("%s (%d)", cuda.ResultName(r), int32(r)) }

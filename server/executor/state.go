@@ -24,6 +24,7 @@ type context struct {
 	pulls      []*pullBuffer
 	marks      []*mark
 	nodeMemory [][]byte      // page-locked, of graphs that are gone
+	pinned     uint64        // bytes of page-locked memory
 	helper     cuda.CUstream // for events that stand for other events; made on demand
 	mark       cuda.CUevent  // the barrier's event when its source lies here
 }
@@ -40,6 +41,7 @@ type stream struct {
 	sent        uint64       // unanswered commands, of a session that shares memory
 	half        cuda.CUevent // behind the first half of queueMost of them; see pace
 	kernels     uint64       // launches, of graphs too
+	timed       uint64       // so many of them when a mark of timelimit was put here
 	judged      uint64       // so many of them have been seen to end without a failed assertion
 	downloads   []*chunk
 	mark        *mark // which the GPU writes behind asynchronous downloads

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"time"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -46,8 +47,8 @@ func (g *graphs) releaseObjects(c *command) (cuda.CUresult, error) {
 		return r, err
 	}
 	reply := append([]byte(nil), c.reply...)
-	for g.destructors.Load() > 0 {
-		if err := g.loop.nap(); err != nil {
+	for began := time.Now(); g.destructors.Load() > 0; {
+		if err := g.loop.napAfter(time.Since(began)); err != nil {
 			return 0, err
 		}
 	}

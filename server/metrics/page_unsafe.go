@@ -39,6 +39,9 @@ func (p *Page) Add(s Series, n int) { p.series[s].Add(uint64(n)) }
 // Set sets a gauge.
 func (p *Page) Set(s Series, n int) { p.series[s].Store(uint64(n)) }
 
+// Value is what a counter or gauge has come to.
+func (p *Page) Value(s Series) uint64 { return p.series[s].Load() }
+
 // Observe notes a time of ns nanoseconds.
 func (p *Page) Observe(h Histogram, ns int64) { p.histograms[h].observe(ns) }
 

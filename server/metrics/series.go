@@ -29,6 +29,9 @@ const (
 	ModuleHit
 	ModuleMiss
 	ModuleUploaded
+	RefusedHost
+	RefusedPinned
+	RefusedVRAM
 
 	QueueBytes // the first gauge
 	PendingWaits
@@ -70,12 +73,14 @@ const (
 	helpMigrated  = "Bytes of unified memory that moved between clients and GPUs; they are among the copied ones."
 	helpChanged   = "Times that a session's bulk data moved to another transport."
 	helpModules   = "Module images that clients asked for, by whether the module cache had them."
+	helpRefused   = "Requests for memory that a session's limit refused, by limit."
 	helpPending   = "Calls that wait for work of a GPU to complete."
 	nameBytes     = "scuda_transport_bytes_total"
 	nameCopied    = "scuda_copied_bytes_total"
 	nameMigrated  = "scuda_managed_migrated_bytes_total"
 	nameChanged   = "scuda_transport_changes_total"
 	nameModules   = "scuda_module_cache_requests_total"
+	nameRefused   = "scuda_memory_refused_total"
 	namePending   = "scuda_pending"
 	nameErrors    = "scuda_errors_total"
 	nameCalls     = "scuda_calls_total"
@@ -104,6 +109,9 @@ var table = [series]described{
 	ModuleMiss: {nameModules, helpModules, []string{"result", "miss"}},
 	ModuleUploaded: {"scuda_module_uploaded_bytes_total",
 		"Bytes of module images that clients sent because the module cache did not have them.", nil},
+	RefusedHost:      {nameRefused, helpRefused, []string{"limit", "max-host-memory"}},
+	RefusedPinned:    {nameRefused, helpRefused, []string{"limit", "max-pinned-memory"}},
+	RefusedVRAM:      {nameRefused, helpRefused, []string{"limit", "max-vram"}},
 	QueueBytes:       {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
 	PendingWaits:     {namePending, helpPending, []string{"kind", "synchronize"}},
 	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},

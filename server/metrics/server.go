@@ -23,6 +23,7 @@ const (
 	EndBroken  = "broken"  // the connection broke, in the middle of something too, or the client broke the protocol
 	EndCrashed = "crashed" // the worker process died
 	EndKilled  = "killed"  // the server ended the session: it shuts down
+	EndLimited = "limited" // a limit of time ended it
 )
 
 // Build says which scuda it is.
@@ -85,7 +86,7 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	for _, kind := range []string{KindCUDA, KindNVML} {
 		s.Sessions.WithLabelValues(kind)
 		s.Opened.WithLabelValues(kind)
-		for _, how := range []string{EndClosed, EndLeft, EndTimeout, EndBroken, EndCrashed, EndKilled} {
+		for _, how := range []string{EndClosed, EndLeft, EndTimeout, EndBroken, EndCrashed, EndKilled, EndLimited} {
 			s.Ended.WithLabelValues(kind, how)
 		}
 	}

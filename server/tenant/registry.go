@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -49,9 +50,9 @@ func Read(files Files) (*Registry, error) {
 
 // Static is a registry of one token, or with nil one that asks for nothing. The server shakes hands as cfg says.
 func Static(token []byte, cfg *tls.Config) *Registry {
-	s := &snapshot{list: make(List), open: token == nil, tls: cfg}
+	s := &snapshot{list: newList(), open: token == nil, tls: cfg}
 	if token != nil {
-		s.list[byToken(token)] = Default
+		s.list.names[byToken(token)] = Default
 	}
 	r := &Registry{fixed: true}
 	r.now.Store(s)
@@ -59,7 +60,7 @@ func Static(token []byte, cfg *tls.Config) *Registry {
 }
 
 func (r *Registry) read() (*snapshot, error) {
-	s := &snapshot{list: make(List)}
+	s := &snapshot{list: newList()}
 	f := &r.files
 	if f.Tenants != "" {
 		text, err := os.ReadFile(f.Tenants)
@@ -75,10 +76,10 @@ func (r *Registry) read() (*snapshot, error) {
 		if err != nil {
 			return nil, err
 		}
-		if other, taken := s.list[byToken(token)]; taken {
+		if other, taken := s.list.names[byToken(token)]; taken {
 			return nil, fmt.Errorf("%w: %s has the token of the token file", ErrFile, other)
 		}
-		s.list[byToken(token)] = Default
+		s.list.names[byToken(token)] = Default
 	}
 	s.anyName = f.ClientCA != "" && f.Tenants == ""
 	s.open = f.Token == nil && f.Tenants == "" && f.ClientCA == ""
@@ -134,6 +135,14 @@ func (r *Registry) Holds(who Identity) bool {
 	}
 	name, ok := s.name(who.key)
 	return ok && name == who.Name
+}
+
+// Limits are those of a tenant: its own, and else those that are given.
+func (r *Registry) Limits(name string, usual config.Limits) config.Limits {
+	for _, l := range r.now.Load().list.limits[name] {
+		_ = l.of.Set(&usual, l.value) // it was read before
+	}
+	return usual
 }
 
 // Open says whether nothing is asked for.

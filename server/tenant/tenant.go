@@ -8,8 +8,10 @@
 //	bob      token-sha256=9f86d08…             # presents a token with this SHA-256
 //	carol    certificate                       # shows a certificate of the authority with this name
 //	dave     certificate=sha256:5e88489…       # shows a certificate with this key
+//	erin     token=p4Tr…  max-vram=20GiB       # and has less than others
 //
-// A tenant may have several credentials, so that one can be replaced by the next. Where there is a file, whoever is not
+// A tenant may have several credentials, so that one can be replaced by the next. Limits of its own stand among them,
+// by the names that package config gives them; they go before the server's. Where there is a file, whoever is not
 // in it is nobody; without one, a token file's token is [Default], and a certificate of the authority is the tenant of
 // its name.
 package tenant
@@ -22,6 +24,7 @@ import (
 	"fmt"
 	"strings"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -58,15 +61,26 @@ func byToken(token []byte) credential {
 func byKey(fingerprint string) credential { return credential("certificate=" + fingerprint) }
 func byName(name string) credential       { return credential("certificate/" + name) }
 
-// List says which credential is whose.
-type List map[credential]string
+// List says which credential is whose, and what limits tenants have of their own.
+type List struct {
+	names  map[credential]string
+	limits map[string][]limit
+}
+
+// limit is a limit that a tenant has instead of the server's.
+type limit struct {
+	of    *config.Limit
+	value string
+}
+
+func newList() List { return List{make(map[credential]string), make(map[string][]limit)} }
 
 // Parse reads a tenants file.
 func Parse(text string) (List, error) {
+	list, names := newList(), make(map[string]bool)
 	if len(text) > maxBytes {
-		return nil, fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrFile, len(text), maxBytes)
+		return list, fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrFile, len(text), maxBytes)
 	}
-	list, names := make(List), make(map[string]bool)
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
@@ -82,29 +96,61 @@ func Parse(text string) (List, error) {
 		}
 		name := words[0]
 		if err := certificate.CheckName(name); err != nil {
-			return nil, bad("%w", err)
+			return list, bad("%w", err)
 		}
 		if names[name] {
-			return nil, bad("%s has a line already", name)
+			return list, bad("%s has a line already", name)
 		}
 		if names[name] = true; len(names) > maxTenants {
-			return nil, bad("more than %d tenants", maxTenants)
+			return list, bad("more than %d tenants", maxTenants)
 		}
-		if len(words) == 1 {
-			return nil, bad("%s has no credential; write token=…, token-sha256=…, certificate or certificate=sha256:…", name)
-		}
-		for _, w := range words[1:] {
-			c, err := parseCredential(name, w)
-			if err != nil {
-				return nil, bad("%s: %w", name, err)
-			}
-			if other, taken := list[c]; taken {
-				return nil, bad("%s has a credential of %s", name, other)
-			}
-			list[c] = name
+		if err := list.add(name, words[1:]); err != nil {
+			return list, bad("%s: %w", name, err)
 		}
 	}
 	return list, nil
+}
+
+// add enters a tenant.
+func (l *List) add(name string, words []string) error {
+	credentials := 0
+	for _, w := range words {
+		if isLimit, err := l.addLimit(name, w); isLimit || err != nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		c, err := parseCredential(name, w)
+		if err != nil {
+			return err
+		}
+		if other, taken := l.names[c]; taken {
+			return fmt.Errorf("a credential of %s", other)
+		}
+		l.names[c] = name
+		credentials++
+	}
+	if credentials == 0 {
+		return errors.New("no credential; write token=…, token-sha256=…, certificate or certificate=sha256:…")
+	}
+	return nil
+}
+
+// addLimit enters a word that is a limit. It says whether it is one.
+func (l *List) addLimit(name, word string) (bool, error) {
+	kind, value, _ := strings.Cut(word, "=")
+	of, ok := config.LimitNamed(kind)
+	if !ok {
+		return false, nil
+	}
+	for _, other := range l.limits[name] {
+		if other.of == of {
+			return true, fmt.Errorf("%s stands there twice", kind)
+		}
+	}
+	l.limits[name] = append(l.limits[name], limit{of, value})
+	return true, of.Set(new(config.Limits), value)
 }
 
 // parseCredential reads a word. It is not repeated in an error: it may be a secret.
@@ -128,7 +174,7 @@ func parseCredential(name, word string) (credential, error) {
 	case word == "certificate":
 		return byName(name), nil
 	}
-	return "", errors.New("a credential of no known kind; " +
+	return "", errors.New("a word that is neither a limit nor a credential of a known kind; " +
 		"write token=…, token-sha256=…, certificate or certificate=sha256:…")
 }
 
@@ -155,7 +201,7 @@ func (s *snapshot) admit(token []byte, state *tls.ConnectionState) (Identity, bo
 
 // name gives the tenant of a credential.
 func (s *snapshot) name(c credential) (string, bool) {
-	if name, ok := s.list[c]; ok { // a look-up by hash: its time tells nothing of the token
+	if name, ok := s.list.names[c]; ok { // a look-up by hash: its time tells nothing of the token
 		return name, true
 	}
 	name, named := strings.CutPrefix(string(c), string(byName("")))

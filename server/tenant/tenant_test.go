@@ -10,7 +10,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -136,6 +138,36 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
+// A tenant's limits go before the server's, and change with the file.
+func TestLimits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a max-vram=2GiB token=12345678 idle-timeout=1h\nb token=23456789 max-host-memory=0")
+	r, err := Read(Files{Tenants: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	usual := config.Limits{HostMemory: config.GiB, Sessions: 3}
+	a, b := usual, usual
+	a.VRAM, a.Idle, b.HostMemory = 2*config.GiB, time.Hour, 0
+	for name, want := range map[string]config.Limits{"a": a, "b": b, "c": usual} {
+		if got := r.Limits(name, usual); got != want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	write("a token=12345678")
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Limits("a", usual); got != usual {
+		t.Errorf("read again: %+v", got)
+	}
+}
+
 func TestStatic(t *testing.T) {
 	r := Static([]byte("a token"), nil)
 	if who, ok := r.Admit([]byte("a token"), nil); !ok || who.Name != Default || r.Open() {
@@ -154,18 +186,22 @@ func TestStatic(t *testing.T) {
 
 func TestParseErrors(t *testing.T) {
 	for text, says := range map[string]string{
-		"alice":                                      "line 1: alice has no credential",
+		"alice":                                      "line 1: alice: no credential",
 		"alice token=short":                          "at least",
 		"\na certificate\na certificate":             "line 3: a has a line already",
-		"a token=12345678\nb token=12345678":         "b has a credential of a",
+		"a token=12345678\nb token=12345678":         "b: a credential of a",
 		"a token-sha256=12":                          "64 hexadecimal digits",
 		"a certificate=x":                            "bad fingerprint",
-		"a password=12345678":                        "no known kind",
+		"a password=12345678":                        "a known kind",
 		"a/b certificate":                            "bad name",
 		"-x certificate":                             "bad name",
 		strings.Repeat("#", maxBytes+1):              "the limit is",
 		"a certificate=sha256:" + "zz":               "bad fingerprint",
-		"a token=12345678 password=let-me-in-please": "no known kind",
+		"a token=12345678 password=let-me-in-please": "a known kind",
+		"a token=12345678 max-vram=lots":             "max-vram: bad size",
+		"a certificate idle-timeout=3":               "30m",
+		"a certificate max-vram=1 max-vram=1":        "max-vram stands there twice",
+		"a max-vram=1":                               "no credential",
 	} {
 		_, err := Parse(text)
 		if !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), says) {
@@ -182,10 +218,10 @@ func FuzzParse(f *testing.F) {
 	f.Add("a certificate=sha256:" + strings.Repeat("0", 64))
 	f.Fuzz(func(t *testing.T, text string) {
 		list, err := Parse(text)
-		if (list == nil) == (err == nil) {
-			t.Errorf("%v, %v", list, err)
+		if err != nil {
+			return
 		}
-		for c, name := range list {
+		for c, name := range list.names {
 			if c == "" || certificate.CheckName(name) != nil {
 				t.Errorf("%q is %q's", c, name)
 			}

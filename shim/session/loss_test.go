@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -175,6 +176,30 @@ func TestNoServer(t *testing.T) {
 	bad.ABI++
 	if _, err := Open(Config{Shared: &bad}); err == nil {
 		t.Error("another ABI was accepted")
+	}
+}
+
+// What the server says that calls answer after its end is what they answer.
+func TestLastResult(t *testing.T) {
+	for result, want := range map[int32]int32{702: 702, 0: Unavailable, -1: Unavailable} {
+		p, f := newPeer(t), newFront(t, 1<<16)
+		p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+			p.say(transport.MessageHeader{Type: transport.MsgNotice, Result: result}, []byte("too long"))
+			go p.kill()
+		}
+		s, text := p.open(f, nil)
+		within(t, func() {
+			for range 2 {
+				if r, _ := f.call(s, opEcho, 0, nil, nil); r != want {
+					t.Errorf("%d was said, and %d is answered", result, r)
+				}
+			}
+			s.Close()
+			s.Wait()
+		})
+		if said := text.String(); !strings.Contains(said, strconv.Itoa(int(want))) || !strings.Contains(said, "too long") {
+			t.Errorf("the log does not say it:\n%s", said)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ type reader struct {
 	background uint32 // futex: see runBackground
 	busy       mutex
 	rx         receiver
-	notice     atomic.Pointer[string] // what the server said last
+	notice     atomic.Pointer[notice] // what the server said last
 
 	conn       transport.Conn
 	shared     *Shared

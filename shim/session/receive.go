@@ -224,7 +224,7 @@ func (rd *reader) finish(rx *receiver) {
 	case transport.MsgNotice:
 		text := string(rx.text)
 		rx.text = nil
-		rd.notice.Store(&text)
+		rd.notice.Store(&notice{text: text, result: max(h.Result, 0)})
 		rd.log.Warn("the server says: " + text)
 	}
 }

@@ -21,6 +21,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,21 +199,39 @@ func (s *Session) fail(err error) {
 		s.end(Deinitialized)
 		return
 	}
-	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(Unavailable))
-	s.failed.Do(func() { sayWhy(s, err) }) // before it ends: a program may end as soon as its call returns
-	s.end(Unavailable)
+	n := s.reader.notice.Load()
+	if n == nil {
+		n = &notice{}
+	}
+	last := cmp.Or(n.result, Unavailable)
+	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(last))
+	s.failed.Do(func() { sayWhy(s, n.text, last, err) }) // before it ends: a program may end as soon as its call returns
+	s.end(last)
+}
+
+// notice is what the server said, and what calls answer when it has ended the session; 0: Unavailable.
+type notice struct {
+	text   string
+	result int32
 }
 
 // sayWhy tells the program's user why the session is lost.
-func sayWhy(s *Session, err error) {
+func sayWhy(s *Session, notice string, last int32, err error) {
 	why := reason(err)
-	if notice := s.reader.notice.Load(); notice != nil {
-		why += fmt.Sprintf("; the server's last words: %q", *notice)
+	if notice != "" {
+		why += fmt.Sprintf("; the server's last words: %q", notice)
 	}
 	s.log.Error("the session with the scuda server "+s.conn.Remote()+" is lost: "+why+
-		". All further CUDA calls of this process fail with CUDA_ERROR_DEVICE_UNAVAILABLE (46). Look into the server's "+
-		"log, then start the program again.",
+		". All further CUDA calls of this process fail with "+lastName(last)+". Look into the server's log, then start the "+
+		"program again.",
 		"session", s.dialer.welcome.Session)
+}
+
+func lastName(result int32) string {
+	if result == Unavailable {
+		return "CUDA_ERROR_DEVICE_UNAVAILABLE (46)"
+	}
+	return fmt.Sprintf("the error %d", result)
 }
 
 // broken ends the session after a failed write, or where another connection broke: the server may have said why before

@@ -1,0 +1,70 @@
+package server
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/tenant"
+	"scuda.dev/scuda/transport"
+)
+
+// Each tenant has its own limits, which its sessions' workers and its clients see.
+func TestLimitsOfTenants(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants")
+	text := "small token=token-of-small max-vram=8MiB max-sessions-per-tenant=1\nlarge token=token-of-large\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tenants, err := tenant.Read(tenant.Files{Tenants: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, func(c *Config) {
+		c.Tenants, c.Metrics, c.Limits = tenants, "127.0.0.1:0", &config.Limits{VRAM: 32 * config.MiB}
+	})
+	s.token = []byte("token-of-small")
+	small := s.open(transport.KindCUDA)
+	if _, err := s.dial(hello(transport.KindCUDA)); !errors.Is(err, transport.ErrBusy) ||
+		!strings.Contains(err.Error(), "tenant small has 1 CUDA sessions") {
+		t.Errorf("a second session: %v", err)
+	}
+	s.token = []byte("token-of-large")
+	large := []*link{s.open(transport.KindCUDA), s.open(transport.KindCUDA)}
+	for _, c := range []struct {
+		l       *link
+		has     uint64
+		refused int
+	}{{small, 8 << 20, 1}, {large[0], 32 << 20, 2}, {large[1], 32 << 20, 3}} {
+		if got := c.l.welcome.Devices[0].TotalMem; got != c.has {
+			t.Errorf("the client is told of %d bytes", got)
+		}
+		c.l.use(c.has * 3 / 4)
+		ask := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), c.has/2)
+		r, _, err := c.l.call(cuda.OpCuMemAlloc_v2, 1<<36, ask)
+		if r != int32(cuda.CUDA_ERROR_OUT_OF_MEMORY) || err != nil {
+			t.Errorf("half of it more: %d, %v", r, err)
+		}
+		s.shows(`scuda_memory_refused_total{limit="max-vram"} ` + string(rune('0'+c.refused)))
+	}
+}
+
+// A session that makes no call ends, its client is told why, and it counts as such.
+func TestIdleSession(t *testing.T) {
+	s := serve(t, func(c *Config) {
+		c.Metrics, c.Limits = "127.0.0.1:0", &config.Limits{Idle: 200 * time.Millisecond}
+	})
+	l := s.open(transport.KindCUDA)
+	h, text, err := l.message()
+	if err != nil || h.Type != transport.MsgNotice || !strings.Contains(string(text), "idle-timeout") {
+		t.Errorf("%v %q, %v", h.Type, text, err)
+	}
+	s.shows(`scuda_sessions_ended_total{how="limited",kind="cuda"} 1`)
+	s.logged("made no call for 200ms")
+}
