@@ -156,6 +156,11 @@ func (l *Link[M]) offered(payload []byte) error {
 	}
 	c, mine, err := l.prepare(peer.Epoch)
 	if err == nil {
+		if err = belongs(c.place, l.local, l.remote, peer.Endpoint); err != nil {
+			_ = c.close()
+		}
+	}
+	if err == nil {
 		if err = c.connect(peer, min(l.cfg.Depth, peer.Depth)); err != nil {
 			_ = c.close()
 		}
@@ -221,6 +226,9 @@ func (l *Link[M]) answered(h transport.MessageHeader, payload []byte) error {
 		return nil
 	}
 	peer, err := parseSetup(payload)
+	if err == nil {
+		err = belongs(c.place, l.local, l.remote, peer.Endpoint)
+	}
 	if err == nil {
 		err = l.begin(c, peer)
 	}

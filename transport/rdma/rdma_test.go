@@ -100,6 +100,48 @@ func TestChoose(t *testing.T) {
 	}
 }
 
+// An end has to be the machine's with which the connection is, where that can be told.
+func TestBelongs(t *testing.T) {
+	for _, c := range []struct {
+		kind                    verbs.GIDType
+		own, local, remote, end string
+		ok                      bool
+	}{
+		{verbs.RoCEv2, "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2", true},
+		{verbs.RoCEv2, "10.0.0.1", "10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2", true},
+		{verbs.RoCEv2, "10.0.0.1", "::ffff:10.0.0.1", "::ffff:10.0.0.2", "10.0.0.2", true},
+		{verbs.RoCEv2, "10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.3", false},
+		{verbs.RoCEv2, "10.0.0.1", "10.0.0.1", "10.0.0.2", "", false},
+		{verbs.RoCEv2, "10.0.0.1", "10.0.0.1", "10.0.0.2", "fe80::1", false},
+		{verbs.RoCEv2, "fd00::1", "fd00::1", "fd00::2", "fd00::2", true},
+		{verbs.RoCEv2, "fd00::1", "fd00::1", "fd00::2", "fd00::3", false},
+		{verbs.RoCEv2, "fe80::1", "fe80::1%eth0", "fe80::2%eth0", "fe80::2", true},
+		{verbs.RoCEv2, "10.9.0.1", "10.0.0.1", "10.0.0.2", "10.9.0.2", true}, // a network of its own
+		{verbs.IB, "fe80::1", "10.0.0.1", "10.0.0.2", "fe80::2", true},
+		{verbs.RoCEv2, "10.0.0.1", "", "", "10.0.0.3", true}, // not over IP: a test
+	} {
+		addr := func(s string) netip.Addr { a, _ := netip.ParseAddr(s); return a }
+		p := &Place{GID: verbs.GID{Addr: addr(c.own), Type: c.kind}}
+		err := belongs(p, addr(c.local), addr(c.remote), verbs.Endpoint{GID: addr(c.end)})
+		if (err == nil) != c.ok || err != nil && !errors.Is(err, ErrStranger) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// The numbers of a peer's queue pair are ones that a queue pair can have.
+func TestNumbersOfQueuePairs(t *testing.T) {
+	for _, c := range []struct {
+		qpn, psn uint32
+		ok       bool
+	}{{2, 0, true}, {1<<24 - 1, 1<<24 - 1, true}, {0, 0, false}, {1, 0, false}, {1 << 24, 0, false}, {2, 1 << 24, false}} {
+		s := setup{Depth: 1, Endpoint: verbs.Endpoint{QPN: c.qpn, PSN: c.psn, MTU: 1}}
+		if err := s.check(); (err == nil) != c.ok {
+			t.Errorf("queue pair %d, packet %d: %v", c.qpn, c.psn, err)
+		}
+	}
+}
+
 func TestMemlockIsJudged(t *testing.T) {
 	for _, c := range []struct {
 		limit uint64

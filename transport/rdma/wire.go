@@ -81,6 +81,12 @@ type setup struct {
 	SlotCount int
 }
 
+// Numbers of queue pairs and packets have 24 bits; the first two queue pairs manage the device.
+const (
+	firstQPN  = 2
+	maxNumber = 1<<24 - 1
+)
+
 type memoryKey struct {
 	Addr uint64
 	Key  uint32
@@ -93,6 +99,8 @@ func (s *setup) check() error {
 	case s.SlotCount < 0 || s.SlotCount > MaxSlots ||
 		s.SlotCount > 0 && (s.SlotBytes < 4096 || s.SlotBytes > transport.MaxChunk):
 		return fmt.Errorf("%w: %d slots of %d bytes", ring.ErrProtocol, s.SlotCount, s.SlotBytes)
+	case s.Endpoint.QPN < firstQPN || s.Endpoint.QPN > maxNumber || s.Endpoint.PSN > maxNumber:
+		return fmt.Errorf("%w: queue pair %d, first packet %d", ring.ErrProtocol, s.Endpoint.QPN, s.Endpoint.PSN)
 	case s.Endpoint.MTU.Bytes() == 0:
 		return fmt.Errorf("%w: MTU number %d", ring.ErrProtocol, s.Endpoint.MTU)
 	}
