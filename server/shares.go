@@ -39,20 +39,23 @@ type sharedInfo struct {
 	Value   *executor.Value // none: a descriptor, or nothing
 }
 
-// Bounds of descriptors. Those of one tenant leave most of the supervisor's for others.
-const (
-	maxShares   = 1024 // of one worker
-	tenantShare = 4    // a tenant has at most the process's limit divided by this
-)
+const maxShares = 1024 // descriptors of one worker
+
+// sharesOf gives how many descriptors all workers may share where the supervisor may have so many, and how many one:
+// a quarter, as for connections that are not admitted, and a quarter of that.
+func sharesOf(descriptors uint64) (all, one int) {
+	all = int(max(1, min(descriptors/4, 1<<20)))
+	return all, max(1, min(all/4, maxShares))
+}
 
 // shelf is what the workers of a server share.
 type shelf struct {
-	tenantMax int // descriptors of one tenant
-
 	mu      sync.Mutex
 	items   map[shareKey]shared
 	counts  map[*process]shareCount
 	tenants map[string]int // descriptors
+
+	open, most, each, tenantMax int // descriptors: that there are, of all workers, of one, of one tenant
 }
 
 // shareKey is a token in the eyes of a tenant.
@@ -73,9 +76,12 @@ type shareCount struct{ descriptors, values int }
 
 func newShelf() *shelf {
 	s := &shelf{items: make(map[shareKey]shared), counts: make(map[*process]shareCount), tenants: make(map[string]int)}
-	limit := unix.Rlimit{Cur: 1024}
-	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // it cannot fail, and the usual limit is as good
-	s.tenantMax = int(min(limit.Cur, 1<<20)) / tenantShare
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		r.Cur = 1024
+	}
+	s.most, s.each = sharesOf(r.Cur)
+	s.tenantMax = max(s.each, s.most/2)
 	return s
 }
 
@@ -160,12 +166,15 @@ func (s *shelf) judge(k shareKey, item shared) error {
 		return fmt.Errorf("%w: not one thing to share", handoff.ErrMalformed)
 	case twice:
 		return fmt.Errorf("%w: a token that is in use", handoff.ErrMalformed)
-	case item.value == nil && n.descriptors >= maxShares:
+	case item.value == nil && n.descriptors >= s.each:
 		return fmt.Errorf(
-			"a session may share %d allocations at a time; close the file descriptors of those that were imported", maxShares)
+			"a session may share %d allocations at a time; close the file descriptors of those that were imported", s.each)
 	case item.value == nil && s.tenants[k.tenant] >= s.tenantMax:
 		return fmt.Errorf("the sessions of one tenant may share %d allocations at a time, a part of the server's limit of "+
 			"open files", s.tenantMax)
+	case item.value == nil && s.open >= s.most:
+		return fmt.Errorf("all sessions together may share %d allocations at a time (a quarter of the server's ulimit -n)",
+			s.most)
 	case item.value != nil && n.values >= executor.MaxValues:
 		return fmt.Errorf("%w: more than %d values", handoff.ErrMalformed, executor.MaxValues)
 	}
@@ -179,6 +188,7 @@ func (s *shelf) count(k shareKey, item shared, by int) {
 		n.values += by
 	} else {
 		n.descriptors += by
+		s.open += by
 		if s.tenants[k.tenant] += by; s.tenants[k.tenant] == 0 {
 			delete(s.tenants, k.tenant)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -117,16 +118,40 @@ func TestShares(t *testing.T) {
 
 func TestSharesAreBounded(t *testing.T) {
 	shelf := newShelf()
+	shelf.most, shelf.each, shelf.tenantMax = 5, 3, 4
 	a, _ := workerOn(t, shelf, "a")
+	b, second := workerOn(t, shelf, "b")
 	fd := memory(t, "x")
 	defer unix.Close(fd)
-	for i := range maxShares {
-		if _, err := a.Publish(fd); err != nil {
+	var last executor.Token
+	for i, c := range []struct {
+		by   *sharer
+		says string
+	}{
+		{a, ""}, {a, ""}, {a, ""}, {a, "a session may share 3"}, {b, ""}, {b, ""}, {b, "all sessions together may share 5"},
+	} {
+		token, err := c.by.Publish(fd)
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Fatalf("share %d: %v", i, err)
 		}
+		if err == nil {
+			last = token
+		}
 	}
-	if _, err := a.Publish(fd); err == nil {
-		t.Error("one share more than allowed")
+	b.Withdraw(last)
+	if _, err := b.Publish(fd); err != nil {
+		t.Errorf("after one was withdrawn: %v", err)
+	}
+	shelf.forget(second)
+	if shelf.open != 3 {
+		t.Errorf("%d are open", shelf.open)
+	}
+	for descriptors, want := range map[uint64][2]int{
+		0: {1, 1}, 64: {16, 4}, 1024: {256, 64}, 1 << 20: {1 << 18, maxShares}, 1<<64 - 1: {1 << 20, maxShares},
+	} {
+		if all, one := sharesOf(descriptors); all != want[0] || one != want[1] {
+			t.Errorf("of %d descriptors: %d and %d", descriptors, all, one)
+		}
 	}
 }
 
