@@ -38,11 +38,13 @@ func TestManagedRandom(t *testing.T) {
 	}
 }
 
+var managedSetting = os.Getenv("SCUDA_TEST_MANAGED") // before TestMain takes the settings away
+
 // TestManagedNamed makes every call that names memory on unified memory of every attachment, wherever its pages are,
 // and random sequences of them. SCUDA_TEST_MANAGED says how many of these; each takes some 25 ms.
 func TestManagedNamed(t *testing.T) {
 	sequences := 20
-	if n, err := strconv.Atoi(os.Getenv("SCUDA_TEST_MANAGED")); err == nil {
+	if n, err := strconv.Atoi(managedSetting); err == nil {
 		sequences = n
 	}
 	s := serve(t)
