@@ -9,7 +9,7 @@ PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless pyth
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-rdma perf-rdma demo generate lint dist clean packages runtimes check-go
+.PHONY: help build test fuzz test-rdma perf-rdma demo generate lint dist clean packages runtimes check-go
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ build: check-go packages ## build build/scuda, build/lib and build/sim
 test: build runtimes ## run all tests with the race detector
 	$(GO) vet ./...
 	$(GO) test -race -shuffle=on -count=1 -timeout 25m ./...
+
+FUZZTIME ?= 10m
+fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10m); FUZZFLAGS=-h lists more
+	$(GO) run ./e2e/fuzz -for $(FUZZTIME) $(FUZZFLAGS)
 
 # The packages that hold code for RDMA devices; their tests with the build tag rdma need two of them, which the virtual
 # machine has.
