@@ -50,6 +50,9 @@ func (o *options) programs() []string {
 	return slices.Concat(quickPrograms, slowPrograms)
 }
 
+// mostRecorded is how much of a connection is kept, at least where there is more: cases are made of its beginning.
+const mostRecorded = 4 * mostBytes
+
 // isNVML says of which kind a program's session is.
 func isNVML(program string) bool { return program == "nvml" }
 
@@ -70,7 +73,12 @@ func (f *fuzzer) recordOne(name string) (*recording, error) {
 	var mu sync.Mutex
 	p, err := newProxy(f.plain.addr, func(c *connection) {
 		var b bytes.Buffer
-		c.up = func(part []byte) []byte { b.Write(part); return part }
+		c.up = func(part []byte) []byte {
+			if b.Len() < mostRecorded {
+				b.Write(part)
+			}
+			return part
+		}
 		messages := 0
 		parser := &messageStream{message: func(m *message) []byte { messages++; return m.bytes() }}
 		c.down = parser.feed
