@@ -133,7 +133,7 @@ func (s *spoiler) change(m *message, b []byte) (what string, out []byte) {
 	if s.order {
 		kinds = 3
 		switch m.Type {
-		case transport.MsgText, transport.MsgNotice: // nothing says how many there are
+		case transport.MsgText, transport.MsgNotice, transport.MsgData: // nothing says how many there are
 			return "kept", b
 		}
 	}

@@ -42,10 +42,13 @@ func spoil(b []byte, rnd *rand.Rand) {
 	}
 }
 
-// commands makes the commands of a session from recorded ones, and says where in the stream each of the recorded ones
-// lies now.
-func (r *recording) commands(rnd *rand.Rand) (list []command, moved map[uint64]uint64) {
+// commands makes the commands of a session from recorded ones with some changes, and says where in the stream each of
+// the recorded ones lies now.
+func (r *recording) commands(rnd *rand.Rand, changes int) (list []command, moved map[uint64]uint64) {
 	n := min(len(r.Commands), 20+rnd.IntN(1480))
+	if changes == 0 {
+		n = len(r.Commands)
+	}
 	for i, size := 0, 0; i < n && size < mostBytes; i++ {
 		c := r.Commands[i]
 		size += len(c.Text) + len(c.Bulk)
@@ -55,22 +58,27 @@ func (r *recording) commands(rnd *rand.Rand) (list []command, moved map[uint64]u
 	for _, c := range list {
 		old[&c.Text[0]] = le.Uint64(c.Text[8:])
 	}
-	for range rnd.IntN(13) {
+	for range changes {
 		if len(list) > 0 {
 			list = change(list, rnd)
 		}
 	}
+	if rnd.IntN(20) == 0 { // with the numbers that came of it
+		return list, nil
+	}
 	moved = map[uint64]uint64{}
-	seq := uint64(0)
-	keep := rnd.IntN(20) == 0 // what the change made of the numbers
+	var at, own uint64
 	for _, c := range list {
+		if le.Uint32(c.Text[24:]) == transport.CoreThread { // these have numbers of their own
+			own++
+			le.PutUint64(c.Text[8:], own)
+			continue
+		}
 		if was, ok := old[&c.Text[0]]; ok {
-			moved[was] = seq
+			moved[was] = at
 		}
-		if len(c.Text) >= transport.CommandHeaderSize && !keep {
-			le.PutUint64(c.Text[8:], seq)
-		}
-		seq += uint64(len(c.Text))
+		le.PutUint64(c.Text[8:], at)
+		at += uint64(len(c.Text))
 	}
 	return list, moved
 }

@@ -47,6 +47,8 @@ type kind struct {
 	made  atomic.Int64
 	told  [outcomes]atomic.Int64
 	spent atomic.Int64 // time, for the shares
+
+	answers atomic.Int64 // messages that came in sessions: how far they got
 }
 
 // outcome is what came of a case that is no finding.
@@ -155,6 +157,9 @@ func (f *fuzzer) prepare(ctx context.Context) error {
 		err = f.load(f.corpus, f.digest(ctx))
 	}
 	if err != nil {
+		return err
+	}
+	if err := f.sound(ctx); err != nil {
 		return err
 	}
 	for _, s := range f.servers() {
@@ -297,8 +302,12 @@ func (f *fuzzer) totals() {
 	for _, k := range f.kinds {
 		fmt.Fprintf(f.out, " %s %d", k.name, k.made.Load())
 		if k.name != "native" {
-			fmt.Fprintf(f.out, " (%d refused, %d carried out, %d waited)", k.told[refused].Load(), k.told[carried].Load(),
+			fmt.Fprintf(f.out, " (%d refused, %d carried out, %d waited", k.told[refused].Load(), k.told[carried].Load(),
 				k.told[waited].Load())
+			if n := k.answers.Load(); n > 0 {
+				fmt.Fprintf(f.out, ", %d answers", n)
+			}
+			fmt.Fprint(f.out, ")")
 		}
 		fmt.Fprint(f.out, ";")
 	}

@@ -25,6 +25,8 @@ type recording struct {
 	Chunks [][]byte
 	// Answers is how many messages came on the main connection.
 	Answers int
+	// Whole says that all commands were recorded.
+	Whole bool
 	// Output is what the program printed; Steady, whether it printed the same twice.
 	Output string
 	Steady bool
@@ -116,7 +118,7 @@ func (r *recording) take(b []byte, messages int) {
 	switch hello.Kind {
 	case transport.KindCUDA, transport.KindNVML:
 		if isNVML(r.Program) == (hello.Kind == transport.KindNVML) && len(r.Commands) == 0 {
-			r.Hello, r.Commands, r.Answers = *hello, split(b), messages
+			r.Hello, r.Commands, r.Answers, r.Whole = *hello, split(b), messages, len(b) < mostBytes
 		}
 	case transport.KindBulk:
 		for len(b) >= transport.MessageHeaderSize {

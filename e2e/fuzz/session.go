@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -21,60 +23,83 @@ const sessionLimit = 3 * time.Minute
 func (f *fuzzer) trySession(ctx context.Context, c *trial) {
 	list := f.of(c.kind.name == "nvml")
 	r := list[c.rnd.IntN(len(list))]
-	commands, moved := r.commands(c.rnd)
+	commands, moved := r.commands(c.rnd, 1+c.rnd.IntN(12))
 	b := stream(commands)
-	if c.rnd.IntN(30) == 0 {
-		b = make([]byte, c.rnd.IntN(4096))
-		for i := range b {
-			b[i] = byte(c.rnd.Uint32())
-		}
-	} else if c.rnd.IntN(30) == 0 {
+	switch c.rnd.IntN(60) {
+	case 0:
+		b = garbage(c.rnd, 4096)
+	case 1, 2:
 		b = b[:c.rnd.IntN(len(b)+1)]
 	}
-	side := !isNVML(r.Program) && c.rnd.IntN(2) == 0
-	bulk := len(r.Chunks) > 0 && c.rnd.IntN(4) != 0
-	c.says(b, "a session of %s, callback connection %v, bulk connections %v", r.Program, side, bulk)
-	hello := r.Hello
+	p := &played{recording: r, stream: b, side: c.rnd.IntN(2) == 0, wrong: c.rnd.IntN(3) == 0,
+		idle: 300 * time.Millisecond}
+	if len(r.Chunks) > 0 && c.rnd.IntN(4) != 0 {
+		p.chunks, p.conns, p.claimed = r.chunks(moved, c.rnd), 1+c.rnd.IntN(3), 0
+		if c.rnd.IntN(8) == 0 {
+			p.claimed = int(int32(odd(c.rnd)))
+		}
+	}
+	c.says(b, "a session of %s, callback connection %v, %d bulk connections", r.Program, p.side, p.conns)
+	n, err := c.play(ctx, p)
+	c.kind.answers.Add(int64(n))
+	switch {
+	case err == nil:
+		c.told(carried)
+	case errors.Is(err, errRefused):
+		c.told(refused)
+	default:
+		c.fault("%v", err)
+	}
+}
+
+// played is a session as it is sent.
+type played struct {
+	*recording
+	stream  []byte
+	side    bool // with a callback connection
+	wrong   bool // whose answers are wrong now and then
+	chunks  [][]byte
+	conns   int // bulk connections
+	claimed int // how many there are said to be; 0: conns
+	idle    time.Duration
+}
+
+var errRefused = errors.New("refused")
+
+// play sends a session to the server without TLS. It gives how many messages came back.
+func (c *trial) play(ctx context.Context, p *played) (messages int, err error) {
+	hello := p.Hello
 	hello.Program, hello.PID = c.name(), 0
-	conn, err := net.Dial("tcp", f.plain.addr)
+	conn, err := net.Dial("tcp", c.plain.addr)
 	if err != nil {
-		c.fault("the server is gone: %v", err)
-		return
+		return 0, fmt.Errorf("the server is gone: %w", err)
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(sessionLimit))
 	preface, err := transport.AppendPreface(nil, nil, &hello)
 	if err != nil {
-		c.fault("%v", err)
-		return
+		return 0, err
 	}
-	if isNVML(r.Program) { // its welcome comes with the first answer
-		go send(conn, append(preface, b...))
-		if c.read(conn) {
-			c.told(carried)
-		}
-		return
+	if isNVML(p.Program) { // its welcome comes with the first answer
+		return exchange(conn, append(preface, p.stream...), false, p.idle)
 	}
 	if _, err := conn.Write(preface); err != nil {
-		c.told(refused)
-		return
+		return 0, errRefused
 	}
 	w, err := transport.ReadWelcome(conn)
-	if err != nil || w.Status != transport.StatusOK {
-		if errors.Is(err, net.ErrClosed) || err != nil && !errors.Is(err, io.EOF) {
-			c.fault("no welcome: %v", err)
-		}
-		c.told(refused)
-		return
+	if err != nil {
+		return 0, fmt.Errorf("no welcome: %w", err)
+	}
+	if w.Status != transport.StatusOK {
+		return 0, errRefused
 	}
 	var group sync.WaitGroup
 	defer group.Wait()
-	sideRnd := rand.New(rand.NewPCG(c.rnd.Uint64(), 1))
 	further := func(kind string, number, count int, then func(net.Conn)) {
 		h := transport.Hello{Kind: kind, Session: w.Session, Secret: w.Secret, Purpose: kind, Number: number, Count: count,
 			Program: c.name()}
 		group.Go(func() {
-			x, _, err := transport.DialNet(ctx, transport.Target{Address: f.plain.addr}, &h)
+			x, _, err := transport.DialNet(ctx, transport.Target{Address: c.plain.addr}, &h)
 			if err != nil {
 				return // the session may have ended
 			}
@@ -83,33 +108,82 @@ func (f *fuzzer) trySession(ctx context.Context, c *trial) {
 			then(x)
 		})
 	}
-	if side {
-		further(transport.KindCallback, 0, 0, func(x net.Conn) { answerSide(x, sideRnd) })
+	if p.side {
+		rnd := rand.New(rand.NewPCG(c.rnd.Uint64(), 1))
+		further(transport.KindCallback, 0, 0, func(x net.Conn) { answerSide(x, rnd, p.wrong) })
 	}
-	if bulk {
-		count := 1 + c.rnd.IntN(3)
-		chunks := r.chunks(moved, c.rnd)
-		for i := range count {
-			var mine []byte
-			for j, k := range chunks {
-				if j%count == i {
-					mine = append(mine, k...)
-				}
+	for i := range p.conns {
+		var mine []byte
+		for j, k := range p.chunks {
+			if j%p.conns == i {
+				mine = append(mine, k...)
 			}
-			claimed := count
-			if c.rnd.IntN(8) == 0 {
-				claimed = int(int32(odd(c.rnd)))
-			}
-			further(transport.KindBulk, i, claimed, func(x net.Conn) {
-				go send(x, mine)
-				_, _ = io.Copy(io.Discard, x)
-			})
+		}
+		further(transport.KindBulk, i, cmp.Or(p.claimed, p.conns), func(x net.Conn) {
+			go send(x, mine)
+			_, _ = io.Copy(io.Discard, x)
+		})
+	}
+	return exchange(conn, p.stream, true, p.idle)
+}
+
+// exchange sends a stream and counts what comes back, to the end. It says that nothing follows when nothing has come for
+// a while: a server that reads the end of a connection gives up what is under way.
+func exchange(conn net.Conn, stream []byte, welcomed bool, idle time.Duration) (messages int, err error) {
+	s := &messageStream{open: welcomed, message: func(*message) []byte { messages++; return nil }}
+	end := time.AfterFunc(time.Hour, func() { _ = conn.(*net.TCPConn).CloseWrite() })
+	defer end.Stop()
+	go func() {
+		_, _ = conn.Write(stream)
+		end.Reset(idle)
+	}()
+	b := make([]byte, 64<<10)
+	for {
+		n, err := conn.Read(b)
+		s.feed(b[:n])
+		if end.Stop() {
+			end.Reset(idle)
+		}
+		if isTimeout(err) {
+			return messages, fmt.Errorf("a session does not end within %v", sessionLimit)
+		}
+		if err != nil {
+			return messages, nil
 		}
 	}
-	go send(conn, b)
-	if c.read(conn) {
-		c.told(carried)
+}
+
+// sound replays every recording as it is: if the server refuses what was recorded, the cases made of it attack nothing.
+func (f *fuzzer) sound(ctx context.Context) error {
+	faults := make(chan error, len(f.all))
+	var group sync.WaitGroup
+	for _, r := range f.all {
+		group.Go(func() { faults <- f.soundOne(ctx, r) })
 	}
+	group.Wait()
+	close(faults)
+	var err error
+	for e := range faults {
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+func (f *fuzzer) soundOne(ctx context.Context, r *recording) error {
+	c := &trial{fuzzer: f, kind: &kind{name: "sound"}, rnd: rand.New(rand.NewPCG(1, 1))}
+	commands, moved := r.commands(c.rnd, 0)
+	p := &played{recording: r, stream: stream(commands), side: true, idle: 3 * time.Second}
+	if len(r.Chunks) > 0 {
+		p.chunks, p.conns = r.chunks(moved, nil), 1
+	}
+	n, err := c.play(ctx, p)
+	if err != nil {
+		return fmt.Errorf("%s as it was recorded: %w", r.Program, err)
+	}
+	if n < r.Answers/2 && r.Whole {
+		return fmt.Errorf("%s as it was recorded: %d messages came, and %d when it was recorded", r.Program, n, r.Answers)
+	}
+	return nil
 }
 
 // send says all of b, and that nothing follows.
@@ -120,21 +194,13 @@ func send(c net.Conn, b []byte) {
 	}
 }
 
-// read reads until the server closes.
-func (c *trial) read(conn net.Conn) bool {
-	if _, err := io.Copy(io.Discard, conn); isTimeout(err) {
-		c.fault("a session does not end within %v", sessionLimit)
-		return false
-	}
-	return true
-}
-
 func isTimeout(err error) bool {
 	var t net.Error
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// chunks are those that were recorded, for commands that lie elsewhere now, with changes.
+// chunks are those that were recorded, for commands that lie elsewhere now, with changes;
+// without where rnd is nil.
 func (r *recording) chunks(moved map[uint64]uint64, rnd *rand.Rand) [][]byte {
 	var list [][]byte
 	size := 0
@@ -149,15 +215,17 @@ func (r *recording) chunks(moved map[uint64]uint64, rnd *rand.Rand) [][]byte {
 			list, size = append(list, k), size+len(k)
 		}
 	}
-	for range rnd.IntN(4) {
-		list = spoilMessages(list, rnd)
+	if rnd != nil {
+		for range rnd.IntN(4) {
+			list = spoilMessages(list, rnd)
+		}
 	}
 	return list
 }
 
-// answerSide answers what the server asks on a callback connection: mostly rightly, so that sessions go on.
-func answerSide(c net.Conn, rnd *rand.Rand) {
-	wrong := rnd.IntN(3) == 0
+// answerSide answers what the server asks on a callback connection: where wrong is said, mostly rightly, so that
+// sessions go on.
+func answerSide(c net.Conn, rnd *rand.Rand, wrong bool) {
 	var head [transport.MessageHeaderSize]byte
 	flush := uint64(0)
 	for {
@@ -186,7 +254,7 @@ func answerSide(c net.Conn, rnd *rand.Rand) {
 		}
 		b := a.Append(nil)
 		b = append(b, make([]byte, transport.Pad(a.Len))...)
-		if rnd.IntN(8) == 0 {
+		if wrong && rnd.IntN(8) == 0 {
 			flush++
 			b = append(transport.MessageHeader{Type: transport.MsgFlush, Seq: flush}.Append(nil), b...)
 		}
