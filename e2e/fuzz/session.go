@@ -127,8 +127,8 @@ func (c *trial) play(ctx context.Context, p *played) (messages int, err error) {
 	return exchange(conn, p.stream, true, p.idle)
 }
 
-// exchange sends a stream and counts what comes back, to the end. It says that nothing follows when nothing has come for
-// a while: a server that reads the end of a connection gives up what is under way.
+// exchange sends a stream and counts what comes back, to the end. It says that nothing follows when nothing has come
+// for a while: a server that reads the end of a connection gives up what is under way.
 func exchange(conn net.Conn, stream []byte, welcomed bool, idle time.Duration) (messages int, err error) {
 	s := &messageStream{open: welcomed, message: func(*message) []byte { messages++; return nil }}
 	end := time.AfterFunc(time.Hour, func() { _ = conn.(*net.TCPConn).CloseWrite() })
