@@ -1,12 +1,16 @@
 package server
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"scuda.dev/scuda/api/nvml"
@@ -175,6 +179,69 @@ func TestTLSRefusals(t *testing.T) {
 
 	s.tls, s.token = known, []byte("correct horse")
 	s.open(transport.KindCUDA).use(1 << 20)
+}
+
+// What a client said opens nothing a second time. Without TLS it does, which shows that this test would see it.
+func TestRecordedOpening(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve    func(*testing.T, func(*Config)) *testServer
+		sessions int
+	}{"TLS": {serveTLS, 1}, "no TLS": {serve, 2}} {
+		t.Run(name, func(t *testing.T) {
+			s := c.serve(t, nil)
+			said := s.record(func() *link {
+				l := s.open(transport.KindCUDA)
+				l.use(1 << 20)
+				return l
+			})
+			again, err := net.Dial("tcp", s.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer again.Close()
+			if _, err := again.Write(said); err != nil {
+				t.Fatal(err)
+			}
+			_ = again.(*net.TCPConn).CloseWrite()
+			if _, err := io.Copy(io.Discard, again); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Fatal(err)
+			}
+			if n := strings.Count(s.log.String(), "session opened"); n != c.sessions {
+				t.Errorf("%d sessions, want %d", n, c.sessions)
+			}
+		})
+	}
+}
+
+// record gives what is said on the connection that open makes.
+func (s *testServer) record(open func() *link) []byte {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer l.Close()
+	server := s.addr
+	var said bytes.Buffer
+	var group sync.WaitGroup
+	group.Go(func() {
+		client, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		up, err := net.Dial("tcp", server)
+		if err != nil {
+			return
+		}
+		defer up.Close()
+		group.Go(func() { _, _ = io.Copy(client, up) })
+		_, _ = io.Copy(io.MultiWriter(up, &said), client)
+	})
+	defer func() { s.addr = server }()
+	s.addr = l.Addr().String()
+	open().conn.Close()
+	group.Wait()
+	return said.Bytes()
 }
 
 // Over loopback a server that has TLS goes on without it, where nothing else was said.
