@@ -11,6 +11,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"scuda.dev/scuda/transport"
 )
@@ -260,6 +261,8 @@ type connection struct {
 	up, down func(part []byte) []byte
 	ended    func()
 	client   *net.TCPConn
+	main     atomic.Bool // it is a session's main connection
+	chain    transport.Chain
 }
 
 // proxy stands between programs and a server.
