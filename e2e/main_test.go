@@ -81,6 +81,12 @@ func setUp(m *testing.M) (int, error) {
 	}
 	os.Setenv("XDG_CONFIG_HOME", filepath.Join(programs, "no-config"))
 	os.Setenv("XDG_CACHE_HOME", filepath.Join(programs, "cache"))
+	os.Setenv("XDG_STATE_HOME", filepath.Join(programs, "state"))
+	// where the tests run as root, workers have users of their own, who must reach their folders
+	os.Setenv("SCUDA_WORKER_FOLDER", filepath.Join(programs, "workers"))
+	if err := os.Chmod(programs, 0o755); err != nil {
+		return 1, err
+	}
 	return m.Run(), nil
 }
 

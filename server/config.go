@@ -15,6 +15,7 @@ import (
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
@@ -84,6 +85,12 @@ type Config struct {
 	RDMAMemory uint64             // pinned bytes for each session that uses RDMA (config.ServerRDMAMemory); 0: the default
 
 	Isolation isolation.Mode // of workers from everything else; "": [isolation.Auto]
+	// Workers says how they are started where the server does that by itself or, as root, by a child; with a Spawner the
+	// service of that says it.
+	Workers  spawner.Config
+	Spawner  string // socket at which a spawner of its own service connects; "": there is none
+	SameUser bool   // that workers share the server's user is the operator's wish
+	StateDir string // keeps the user ids of tenants; "": they are forgotten with the server
 
 	NVMLSettings bool // clients may change settings of the GPUs through NVML
 
@@ -105,8 +112,6 @@ type Config struct {
 	Log    *slog.Logger
 	Stderr io.Writer    // the workers' standard error; default os.Stderr
 	Ready  func(Status) // called once when clients are welcome
-	// program, arguments and extra environment of a worker; default: this program with "worker"
-	Worker func() (string, []string, []string)
 }
 
 // Status is what [Config.Ready] learns.
@@ -146,9 +151,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Stderr == nil {
 		c.Stderr = os.Stderr
-	}
-	if c.Worker == nil {
-		c.Worker = func() (string, []string, []string) { return "/proc/self/exe", []string{"worker"}, nil }
 	}
 	return c
 }

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 )
 
@@ -26,18 +27,26 @@ const workerEnv = "SCUDA_TEST_WORKER"
 
 // TestMain makes the test binary a worker when the supervisor under test starts it as one.
 func TestMain(m *testing.M) {
-	switch os.Getenv(workerEnv) {
-	case "":
+	var err error
+	args := append(os.Args, "", "")
+	switch mode := os.Getenv(workerEnv); {
+	case args[1] == "spawner": // as spawner.Launch starts it
+		err = spawner.Inherited(context.Background(), args[3])
+	case args[1] == "worker" && mode == "":
+		err = Worker(context.Background())
+	case mode == "":
 		goleak.VerifyTestMain(m)
-	case "serve":
-		if err := Worker(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	switch os.Getenv(workerEnv) {
 	case "die":
 		os.Exit(7)
 	case "hang":
+		fmt.Fprint(os.Stderr, ".")
 		select {}
 	}
 }
@@ -78,11 +87,9 @@ func serve(t *testing.T, change func(*Config)) *testServer {
 	log := &logBuffer{}
 	ready := make(chan Status, 1)
 	cfg := Config{Addr: "127.0.0.1:0", GPU: "sim", SimMemory: 64 << 20, CacheDir: "none", Drain: -1, Stderr: log,
-		Log:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Ready: func(s Status) { ready <- s },
-		Worker: func() (string, []string, []string) {
-			return "/proc/self/exe", []string{"-test.run=^$"}, []string{workerEnv + "=serve"}
-		}}
+		Log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Ready:    func(s Status) { ready <- s },
+		SameUser: true, Workers: spawner.Config{Cgroup: spawner.CgroupNone}}
 	if change != nil {
 		change(&cfg)
 	}

@@ -49,7 +49,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 		return nil, nil
 	}
 	gpus := &gpuReader{start: func() (*process, error) {
-		return startProcess(s.stop, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
+		return s.startProcess(s.stop, modeNVML, nobody)
 	}}
 	s.metrics = metrics.NewServer(build, remember(gpus.read))
 	if s.images != nil {

@@ -5,20 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/isolation"
-	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/order"
+	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/tlsrecord"
 )
@@ -99,11 +97,13 @@ type endedInfo struct {
 
 // process is a worker process, ready for a session.
 type process struct {
-	cmd   *exec.Cmd
+	*spawner.Worker
 	line  *handoff.Conn
 	ready readyInfo
 	who   atomic.Pointer[func() []nvmldispatch.Process] // of an NVML session: what its client's machine has running
 	took  chan struct{}                                 // closed when a session gets it
+	// whose sessions it may serve, and with whose workers it may share memory
+	tenant string
 	// closed once the process is reaped; err, ended and hasEnded are valid then
 	exited chan struct{}
 	err    error
@@ -121,23 +121,25 @@ type grant struct {
 	images *modcache.Holder // nil: there is no module cache
 }
 
-// startProcess starts a worker and waits until its driver is initialised.
-func startProcess(
-	ctx context.Context, cfg Config, wc workerConfig, shares *shelf, pages *metrics.Pages,
-) (*process, error) {
+// startProcess starts a worker for a tenant and waits until its driver is initialised.
+func (s *supervisor) startProcess(ctx context.Context, mode, tenant string) (*process, error) {
+	p, err := s.tryProcess(ctx, mode, tenant)
+	if errors.Is(err, spawner.ErrLost) { // while it was asked: there may be another by now
+		p, err = s.tryProcess(ctx, mode, tenant)
+	}
+	return p, err
+}
+
+func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*process, error) {
+	wc, shares, pages := s.workerConfig(mode), s.shares, &s.metrics.Pages
 	line, theirs, err := handoff.Pair()
 	if err != nil {
 		return nil, err
 	}
-	name, args, env := cfg.Worker()
-	cmd := exec.Command(name, args...)
-	cmd.Env = append(cmd.Environ(), env...)
-	cmd.ExtraFiles = append(cmd.ExtraFiles, theirs) // descriptor 3 of the worker
-	cmd.Stdout, cmd.Stderr = cfg.Stderr, cfg.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is for the supervisor alone
+	var worker *spawner.Worker
 	page, err := pages.Add()
 	if err == nil {
-		if err = cmd.Start(); err != nil {
+		if worker, err = s.places.start(tenant, wc.Profile, theirs, s.cfg.Stderr); err != nil {
 			pages.Remove(page)
 		}
 	}
@@ -147,7 +149,8 @@ func startProcess(
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
 	p := &process{
-		cmd: cmd, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
+		Worker: worker, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
+		tenant: tenant,
 	}
 	p.calls = func() uint64 { return pages.Calls(page) }
 	answer := make(chan error, 1)
@@ -159,7 +162,7 @@ func startProcess(
 		shares.forget(p)
 	})
 	go func() {
-		err := cmd.Wait()
+		err := worker.Wait()
 		reader.Wait() // whatever the worker said before it ended has been read
 		p.err = err
 		line.Close()
@@ -172,7 +175,11 @@ func startProcess(
 	select {
 	case err = <-answer:
 	case <-ctx.Done():
-		err = fmt.Errorf("worker %d did not get ready: %w", cmd.Process.Pid, context.Cause(ctx))
+		err = fmt.Errorf("worker %d did not get ready: %w", p.pid(), context.Cause(ctx))
+	}
+	if err == nil {
+		p.ready.Isolation.Add(s.places.given)
+		err = p.ready.Isolation.Check(s.cfg.Isolation)
 	}
 	if err != nil {
 		p.kill()
@@ -243,7 +250,7 @@ func (p *process) listen(shares *shelf) {
 	}
 }
 
-func (p *process) pid() int { return p.cmd.Process.Pid }
+func (p *process) pid() int { return p.PID }
 
 func (p *process) gone() bool {
 	select {
@@ -255,7 +262,11 @@ func (p *process) gone() bool {
 }
 
 // kill ends the process at once; the driver frees what it held.
-func (p *process) kill() { _ = p.cmd.Process.Kill() }
+func (p *process) kill() {
+	if p.Kill() != nil { // it has ended, or its spawner has: then it ends with its line
+		p.line.Close()
+	}
+}
 
 // end ends a process that has no session, and waits until it is gone.
 func (p *process) end() {

@@ -27,7 +27,8 @@ import (
 type supervisor struct {
 	cfg      Config
 	log      *slog.Logger
-	pool     *pool
+	pools    *pools
+	places   *places
 	sessions sessions
 	draining atomic.Bool
 	first    chan struct{} // closed when facts is valid
@@ -82,6 +83,10 @@ func Serve(ctx context.Context, cfg Config) error {
 	if s.images = openImages(&s.cfg); s.images != nil {
 		defer s.images.Close()
 	}
+	if s.places, err = s.openPlaces(stop); err != nil {
+		return err
+	}
+	defer s.places.close()
 	port, err := s.openMetrics(ctx)
 	if err != nil {
 		return err
@@ -90,17 +95,30 @@ func Serve(ctx context.Context, cfg Config) error {
 	warm, cool := context.WithCancel(ctx)
 	defer cool()
 	broken := make(chan error, 1)
-	s.pool = newPool(warm, cfg.Warm, s.startCUDA, func(err error) {
-		s.metrics.WorkerFailures.Inc()
-		s.log.Error("a worker failed", "error", err)
-		select {
-		case broken <- err:
-		default:
-		}
+	s.pools = newPools(warm, func(ctx context.Context, tenant string) *pool {
+		start := func(ctx context.Context) (*process, error) { return s.startCUDA(ctx, tenant) }
+		return newPool(ctx, cfg.Warm, start, func(err error) {
+			s.metrics.WorkerFailures.Inc()
+			s.log.Error("a worker failed", "error", err)
+			select {
+			case broken <- err:
+			default:
+			}
+		})
 	})
 	defer s.workers.Wait()
-	defer s.pool.wg.Wait()
+	defer s.pools.wait()
 	defer cool()
+	if sole := cfg.Tenants.Sole(); sole != "" {
+		s.pools.keep(sole)
+	} else { // nobody knows who comes first: one worker says what this machine has
+		p, err := s.startCUDA(warm, nobody)
+		if err != nil {
+			broken <- err
+		} else {
+			p.end()
+		}
+	}
 
 	select {
 	case <-s.first:
@@ -110,7 +128,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return nil
 	}
 	facts := s.facts.Load()
-	s.log.Info("isolation of workers", "given", facts.Isolation.Given, "missing", facts.Isolation.Missing)
+	s.say(facts.Isolation)
 	s.log.Info("serving", "address", cfg.Listener.Addr().String(), "gpu", facts.GPU, "driver", facts.Driver, "devices",
 		len(facts.Devices))
 	if cfg.Ready != nil {
@@ -168,9 +186,9 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 		board: s.board, order: s.order}
 }
 
-func (s *supervisor) startCUDA(ctx context.Context) (*process, error) {
+func (s *supervisor) startCUDA(ctx context.Context, tenant string) (*process, error) {
 	began := time.Now()
-	p, err := startProcess(ctx, s.cfg, s.workerConfig(modeCUDA), s.shares, &s.metrics.Pages)
+	p, err := s.startProcess(ctx, modeCUDA, tenant)
 	if err == nil {
 		s.metrics.WorkerStarts.Observe(time.Since(began).Seconds())
 		s.metrics.Driver(p.ready.Driver, p.ready.DriverVersion, p.ready.GPU)

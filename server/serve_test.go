@@ -19,6 +19,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 )
 
@@ -325,14 +326,13 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 		mode, gpu, want string
 	}{
 		"exit":      {"die", "sim", "exit status 7"},
-		"no driver": {"serve", "real", "libcuda"},
-		"bad kind":  {"serve", "abacus", "abacus"},
+		"no driver": {"", "real", "libcuda"},
+		"bad kind":  {"", "abacus", "abacus"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := Serve(context.Background(), Config{Addr: "127.0.0.1:0", GPU: c.gpu, Library: "/nonexistent/libcuda.so.1", Stderr: io.Discard,
-				Worker: func() (string, []string, []string) {
-					return "/proc/self/exe", []string{"-test.run=^$"}, []string{workerEnv + "=" + c.mode}
-				}})
+			err := Serve(context.Background(), Config{
+				Addr: "127.0.0.1:0", GPU: c.gpu, Library: "/nonexistent/libcuda.so.1", Stderr: io.Discard,
+				Workers: spawner.Config{Env: []string{workerEnv + "=" + c.mode}}})
 			if !errors.Is(err, ErrNoWorker) || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}
@@ -343,14 +343,15 @@ func TestWorkersThatDoNotStart(t *testing.T) {
 func TestStopWhileWorkersStart(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	started := make(chan struct{}, 1)
+	started, says := io.Pipe()
 	go func() {
-		done <- Serve(ctx, Config{Addr: "127.0.0.1:0", Stderr: io.Discard, Worker: func() (string, []string, []string) {
-			started <- struct{}{}
-			return "/proc/self/exe", []string{"-test.run=^$"}, []string{workerEnv + "=hang"}
-		}})
+		done <- Serve(ctx, Config{
+			Addr: "127.0.0.1:0", Stderr: says, Workers: spawner.Config{Env: []string{workerEnv + "=hang"}}})
 	}()
-	<-started
+	if _, err := started.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	defer started.Close()
 	cancel()
 	select {
 	case err := <-done:

@@ -225,7 +225,7 @@ func randomHex(bytes int) string {
 // client has to be told.
 func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
 	return s.serveSession(c, log, false, func(ctx context.Context) (*process, error) {
-		p, err := s.pool.take(ctx)
+		p, err := s.pools.take(ctx, c.who.Name)
 		if err == nil {
 			close(p.took)
 		}
@@ -237,7 +237,7 @@ func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
 // milliseconds.
 func (s *supervisor) openNVML(c arrival, log *slog.Logger) error {
 	return s.serveSession(c, log, true, func(ctx context.Context) (*process, error) {
-		return startProcess(ctx, s.cfg, s.workerConfig(modeNVML), s.shares, &s.metrics.Pages)
+		return s.startProcess(ctx, modeNVML, c.who.Name)
 	})
 }
 

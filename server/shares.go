@@ -10,6 +10,7 @@ import (
 
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/sim"
 )
 
 // Memory that one session exports and another imports is a file descriptor of the driver, which has to get from worker
@@ -301,6 +302,17 @@ func (s *sharer) FetchValue(t executor.Token) (executor.Value, error) {
 	}
 	return *a.info.Value, nil
 }
+
+// exchange is the shelf as the simulated GPU sees it: its processes cannot open each other's files.
+type exchange struct{ sharer *sharer }
+
+func (e exchange) Publish(fd int) (sim.Name, error) {
+	t, err := e.sharer.Publish(fd)
+	return sim.Name(t), err
+}
+
+func (e exchange) Fetch(n sim.Name) (int, error) { return e.sharer.Fetch(executor.Token(n)) }
+func (e exchange) Withdraw(n sim.Name)           { e.sharer.Withdraw(executor.Token(n)) }
 
 func (s *sharer) fetch(t executor.Token) (sharedAnswer, error) {
 	a, err := s.ask(msgFetch, shareInfo{Token: t}, -1)

@@ -127,7 +127,7 @@ func (w *worker) run() error {
 	}
 	ready, err := w.open()
 	if err == nil {
-		ready.Isolation, err = isolation.Apply(w.cfg.Isolation, w.cfg.Profile, ready.GPU == "real")
+		ready.Isolation = isolation.Apply(w.cfg.Isolation, w.cfg.Profile, ready.GPU == "real")
 	}
 	if err != nil {
 		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
@@ -224,6 +224,7 @@ func (w *worker) simConfig() (sim.Config, error) {
 	}
 	cfg, err := sim.FromEnvironment(sim.Config{
 		Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log, Board: shared,
+		Exchange: exchange{w.sharer},
 	},
 		os.Getenv)
 	if err != nil || w.cfg.Sim == "" {

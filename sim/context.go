@@ -93,7 +93,7 @@ func (g *GPU) freeContext(c *cudaContext) {
 	for h, o := range g.objects.live {
 		if x, owned := o.(interface{ owner() *cudaContext }); owned && x.owner() == c {
 			if e, isEvent := o.(*event); isEvent {
-				e.closeShared()
+				e.closeShared(&g.lent)
 			}
 			g.objects.drop(h)
 			g.arrays.Delete(cuda.CUarray(h))

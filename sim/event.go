@@ -93,7 +93,7 @@ func (g *GPU) CuEventDestroy_v2(h cuda.CUevent) cuda.CUresult {
 	}
 	defer g.mu.Unlock()
 	g.objects.drop(uint64(h))
-	e.closeShared()
+	e.closeShared(&g.lent)
 	return ok
 }
 

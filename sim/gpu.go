@@ -46,6 +46,10 @@ type Config struct {
 	Stderr      io.Writer    // where kernels' assert goes, default os.Stderr
 	Board       *board.Board // where load and memory in use are told to NVML; default one that nobody else knows
 
+	// Exchange passes memory files between processes; nil: they open each other's through /proc, which takes one user,
+	// and processes that may look into each other.
+	Exchange Exchange
+
 	// KernelTime and KernelInstructions (of warps) end kernels that go on for longer; 0 is no limit.
 	KernelTime         time.Duration
 	KernelInstructions uint64
@@ -128,6 +132,7 @@ type GPU struct {
 	objects      objects
 	contexts     map[*cudaContext]struct{}
 	captures     map[*capture]struct{}
+	lent         lending
 	sharedEvents []*sharedState
 	gate         gate
 	allocs       uint64 // of device memory, as Faults count them
@@ -146,7 +151,7 @@ func Open(cfg Config) (*GPU, error) {
 		cfg: cfg, log: cfg.Log,
 		threads:  map[int]*thread{},
 		contexts: map[*cudaContext]struct{}{},
-		captures: map[*capture]struct{}{},
+		captures: map[*capture]struct{}{}, lent: lending{cfg.Exchange, map[int]Name{}},
 	}
 	g.objects.init()
 	g.work.mu, g.work.failed = &g.mu, g.workFailed

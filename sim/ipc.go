@@ -12,8 +12,18 @@ import (
 )
 
 // Processes that simulate the same GPUs share memory by memory files: a device's memory is one, and so is each
-// allocation of virtual memory management. What travels is the name of a place in such a file; another process of the
-// same user opens it through /proc.
+// allocation of virtual memory management. What travels is the name of a place in such a file. Another process of the
+// same user opens it through /proc, or gets it where its server has an [Exchange].
+
+// Exchange lets other processes have copies of descriptors, under names that nobody guesses.
+type Exchange interface {
+	Publish(fd int) (Name, error)
+	Fetch(n Name) (int, error)
+	Withdraw(n Name)
+}
+
+// Name is that of a descriptor in an [Exchange].
+type Name = [16]byte
 
 // sharedPlace is a place in a memory file of another process; it is what the bytes of IPC handles say.
 type sharedPlace struct {
@@ -21,6 +31,7 @@ type sharedPlace struct {
 	PID, FD      uint32
 	Offset, Size uint64
 	Device, Kind uint32
+	Name         Name // of the file in the exchange, if there is one
 }
 
 const (
@@ -40,7 +51,7 @@ const page = 4096
 // encode gives the place as the bytes of a handle.
 func (p sharedPlace) encode() (b [64]byte) {
 	p.Magic, p.PID = sharedMagic, uint32(unix.Getpid())
-	_, _ = binary.Encode(b[:], binary.LittleEndian, &p) // 40 bytes
+	_, _ = binary.Encode(b[:], binary.LittleEndian, &p) // 56 bytes
 	return b
 }
 
@@ -55,9 +66,46 @@ func decodePlace(b []byte, kind uint32) (sharedPlace, error) {
 	return p, nil
 }
 
+// lending passes memory files by an exchange, if there is one. The GPU's mu guards it.
+type lending struct {
+	exchange Exchange
+	names    map[int]Name // of descriptors that were published
+}
+
+// publish gives the place's file a name, once for each file.
+func (l *lending) publish(p sharedPlace) (sharedPlace, error) {
+	fd := int(p.FD)
+	name, known := l.names[fd]
+	if l.exchange == nil || known {
+		p.Name = name
+		return p, nil
+	}
+	name, err := l.exchange.Publish(fd)
+	if err == nil {
+		l.names[fd], p.Name = name, name
+	}
+	return p, err
+}
+
+// withdraw ends what publish began, before the file is closed.
+func (l *lending) withdraw(fd int) {
+	if name, known := l.names[fd]; known {
+		l.exchange.Withdraw(name)
+		delete(l.names, fd)
+	}
+}
+
+// file opens the place's file.
+func (l *lending) file(p sharedPlace) (int, error) {
+	if l.exchange != nil {
+		return l.exchange.Fetch(p.Name)
+	}
+	return unix.Open(fmt.Sprintf("/proc/%d/fd/%d", p.PID, p.FD), unix.O_RDWR|unix.O_CLOEXEC, 0)
+}
+
 // open maps the whole pages around the place and gives their address and length.
-func (p sharedPlace) open() (base, size uint64, err error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/fd/%d", p.PID, p.FD), unix.O_RDWR|unix.O_CLOEXEC, 0)
+func (l *lending) open(p sharedPlace) (base, size uint64, err error) {
+	fd, err := l.file(p)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -93,7 +141,7 @@ func (g *GPU) openPlace(c *cudaContext, p sharedPlace, from *pool) (*region, cud
 	if r != ok {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	base, size, err := p.open()
+	base, size, err := g.lent.open(p)
 	if err != nil {
 		g.log.Debug("sim: memory of another process", "error", err)
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
@@ -117,7 +165,12 @@ func (g *GPU) CuIpcGetMemHandle(h *cuda.CUipcMemHandle, dptr cuda.CUdeviceptr) c
 	if h == nil || reg == nil || reg.kind != regionDevice {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	h.Reserved = reg.place().encode()
+	p, err := g.lent.publish(reg.place())
+	if err != nil {
+		g.log.Error("sim: memory cannot be shared", "error", err)
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	h.Reserved = p.encode()
 	return ok
 }
 
@@ -314,7 +367,12 @@ func (g *GPU) CuMemPoolExportPointer(data *cuda.CUmemPoolPtrExportData, dptr cud
 	if data == nil || reg == nil || reg.kind != regionPool || reg.pool == nil || reg.pool.exports == 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	data.Reserved = reg.place().encode()
+	p, err := g.lent.publish(reg.place())
+	if err != nil {
+		g.log.Error("sim: memory cannot be shared", "error", err)
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	data.Reserved = p.encode()
 	return ok
 }
 

@@ -30,8 +30,9 @@ func newSharedEvent() (fd int, s *sharedState, err error) {
 
 // closeShared ends an event for the other processes. Tasks may still look at its state, which stays until the GPU is
 // closed.
-func (e *event) closeShared() {
+func (e *event) closeShared(lent *lending) {
 	if e.shared != nil && e.fd >= 0 {
+		lent.withdraw(e.fd)
 		_ = unix.Close(e.fd)
 		e.fd = -1
 	}
@@ -45,7 +46,7 @@ func (g *GPU) closeSharedEvents() error {
 	g.sharedEvents = nil
 	for _, o := range g.objects.live {
 		if e, isEvent := o.(*event); isEvent {
-			e.closeShared()
+			e.closeShared(&g.lent)
 		}
 	}
 	return errors.Join(errs...)
@@ -98,7 +99,12 @@ func (g *GPU) CuIpcGetEventHandle(h *cuda.CUipcEventHandle, he cuda.CUevent) cud
 	if h == nil || e.shared == nil || e.fd < 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	h.Reserved = sharedPlace{FD: uint32(e.fd), Size: page, Kind: sharedEvent}.encode()
+	p, err := g.lent.publish(sharedPlace{FD: uint32(e.fd), Size: page, Kind: sharedEvent})
+	if err != nil {
+		g.log.Error("sim: an event cannot be shared", "error", err)
+		return cuda.CUDA_ERROR_OPERATING_SYSTEM
+	}
+	h.Reserved = p.encode()
 	return ok
 }
 
@@ -115,7 +121,7 @@ func (g *GPU) CuIpcOpenEventHandle(ph *cuda.CUevent, h cuda.CUipcEventHandle) cu
 	case int(p.PID) == unix.Getpid():
 		return cuda.CUDA_ERROR_INVALID_CONTEXT
 	}
-	base, _, err := p.open()
+	base, _, err := g.lent.open(p)
 	if err != nil {
 		g.log.Debug("sim: event of another process", "error", err)
 		return cuda.CUDA_ERROR_INVALID_VALUE

@@ -74,7 +74,7 @@ and then:                         scuda run -- python3 train.py
 	})
 	serve.flags(root.Flags())
 	root.AddCommand(newRun(), newBench(), newPerf(), newTrace(), newExporter(), newInfo(), newCA(), newRDMA(),
-		newVersion(), newWorker())
+		newVersion(), newWorker(), newSpawner())
 	root.InitDefaultCompletionCmd()
 	return root
 }

@@ -27,8 +27,8 @@ var serveFlags = append([]string{
 	"gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions", "max-sessions-per-client",
 	"max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "metrics", "pprof", "tls", "tls-cert",
-	"tls-key", "client-ca", "tenants", "state-dir",
-}, limitNames()...)
+	"tls-key", "client-ca", "tenants", "state-dir", "spawner",
+}, append(limitNames(), workerFlags...)...)
 
 func limitNames() (names []string) {
 	for _, l := range config.LimitTable {
@@ -78,6 +78,8 @@ type serveOptions struct {
 	profiles  bool
 	fabric    string
 	limits    config.Limits
+	spawner   string
+	workers   workerOptions
 
 	tls, cert, key, clientCA, tenants, state string
 }
@@ -120,6 +122,10 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.isolation, "isolation", "auto",
 		"what is taken from workers: auto (what the machine can give, and what was tried with its driver), require (all, "+
 			"or serve nobody), log (forbidden system calls are only logged by the kernel) or off")
+	f.StringVar(&o.spawner, "spawner", "",
+		"`SOCKET` to which a spawner of its own service connects (scuda spawner), for a server that is not root; the "+
+			"spawner's own options say how workers are started")
+	o.workers.flags(f)
 	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
 	f.Var(&o.simMemory, "sim-memory",
@@ -201,6 +207,9 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	}
 	if c.Isolation, err = isolation.ParseMode(o.isolation); err != nil {
 		return nil, fmt.Errorf("--isolation: %w", err)
+	}
+	if err := o.readWorkers(c); err != nil {
+		return nil, err
 	}
 	if c.Metrics, err = config.ParseMetrics(o.metrics); err != nil {
 		return nil, fmt.Errorf("--metrics: %w", err)

@@ -2,11 +2,14 @@ package executor
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
@@ -495,13 +498,14 @@ func (g *graphs) printDot(c *command) (cuda.CUresult, error) {
 	if !ok {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 	}
-	f, err := os.CreateTemp("", "scuda-*.dot")
+	// A file in memory: a worker has no folder to write to.
+	fd, err := unix.MemfdCreate("scuda-dot", unix.MFD_CLOEXEC)
 	if err != nil {
-		g.log.Error("cannot describe a graph; set TMPDIR to a folder that can be written", "error", err)
+		g.log.Error("cannot describe a graph", "error", err)
 		return cuda.CUDA_ERROR_OPERATING_SYSTEM, nil
 	}
-	defer os.Remove(f.Name())
-	f.Close()
+	f := os.NewFile(uintptr(fd), fmt.Sprintf("/proc/self/fd/%d", fd))
+	defer f.Close()
 	path := g.arena.bytes(len(f.Name()) + 1)
 	copy(path, f.Name())
 	if r := g.gpu.CuGraphDebugDotPrint(cuda.CUgraph(graph), pointerTo(path), p.Flags); r != cuda.CUDA_SUCCESS {

@@ -1,12 +1,15 @@
-// Package isolation takes from a worker process what its session has no use for, once its driver is open. A client that
-// takes a worker over, by a hole of ours or of the driver, then reaches no other process: it starts none, traces none,
-// signals none, opens no socket.
+// Package isolation takes from a worker process what its session has no use for. A client that takes a worker over, by
+// a hole of ours or of the driver, then reaches no other process and no file: it starts none, traces none, signals
+// none, opens no socket, and sees the driver's files and its tenant's own folder only.
 //
-// The worker calls [Apply] from the thread that has opened the driver, before it has a session. What a profile forbids
-// stands in one table ([Forbidden]). There is no lock and no state: what is applied cannot be taken back.
+// Two moments have their means. Before the process is there, whoever starts it (package spawner) calls [Enclose] on a
+// thread that it throws away, because a thread's limits hold for what is started from it: files and signals by
+// Landlock. Once the driver is open, and before there is a session, the worker calls [Apply] from the thread that has
+// opened it: system calls by seccomp. What a profile may do stands in two tables, [Forbidden] and [Files]. There is no
+// lock and no state: what is applied cannot be taken back.
 //
 // PR_SET_PDEATHSIG is not among the means: the signal comes when the *thread* ends that started the worker, and threads
-// of the supervisor come and go. A worker ends with its line to the supervisor.
+// come and go. A worker ends with its line to the supervisor.
 package isolation
 
 import (
@@ -22,15 +25,21 @@ type Profile uint
 
 // Profiles.
 const (
-	Base Profile = 0
-	RDMA Profile = 1 << (iota - 1) // opens RDMA devices, which takes a netlink socket
+	Base        Profile = 0
+	RDMA        Profile = 1 << (iota - 1) // opens RDMA devices, which takes a netlink socket
+	Profiling                             // counts events of the processor and the GPU
+	NCCL                                  // makes connections to the servers of its communicator
+	AllProfiles = RDMA | Profiling | NCCL
 )
 
 func (p Profile) String() string {
-	if p&RDMA != 0 {
-		return "base+rdma"
+	name := "base"
+	for i, more := range []string{"rdma", "profile", "nccl"} {
+		if p&(1<<i) != 0 {
+			name += "+" + more
+		}
 	}
-	return "base"
+	return name
 }
 
 // Mode is how strictly a profile is applied.
@@ -59,22 +68,45 @@ func ParseMode(s string) (Mode, error) {
 
 // Means of isolation, as they are named to the operator.
 const (
+	Users           = "uid"          // a user id of the tenant's
+	Limits          = "cgroup"       // a control group with limits
+	FileAccess      = "landlock"     // the table of files that it may open
 	NoNewPrivileges = "no_new_privs" // no program that it could start gives it rights
 	NotDumpable     = "dumpable"     // its memory is no business of processes of the same user
 	SystemCalls     = "seccomp"      // the table of forbidden system calls
 )
 
+// remedies say what an operator can do about a means that is missing.
+var remedies = map[string]string{
+	Users:       "start the server as root, or with scuda-spawner.service; or say --worker-uids none",
+	Limits:      "start scuda-spawner.service, name a control group with --worker-cgroup, or say --worker-cgroup none",
+	FileAccess:  "a kernel of 5.19 or later with Landlock",
+	SystemCalls: "a kernel with seccomp filters",
+}
+
 // ErrMissing says that the machine cannot give what [Require] asks for.
 var ErrMissing = errors.New("this machine cannot isolate workers")
 
+// Missing is a means that a worker does not have.
+type Missing struct{ Means, Reason string }
+
+func (m Missing) String() string { return fmt.Sprintf("%s (%s)", m.Means, m.Reason) }
+
+// Remedy is what can be done about it; "": nothing that is known.
+func (m Missing) Remedy() string { return remedies[m.Means] }
+
 // Report says what a worker was given, and what not, and why.
 type Report struct {
-	Given   []string `json:",omitempty"`
-	Missing []string `json:",omitempty"`
+	Given   []string  `json:",omitempty"`
+	Missing []Missing `json:",omitempty"`
 }
 
 func (r Report) String() string {
-	return fmt.Sprintf("given: %s; missing: %s", list(r.Given), list(r.Missing))
+	missing := make([]string, len(r.Missing))
+	for i, m := range r.Missing {
+		missing[i] = m.String()
+	}
+	return fmt.Sprintf("given: %s; missing: %s", list(r.Given), list(missing))
 }
 
 func list(names []string) string {
@@ -84,44 +116,60 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// note adds the result of one means.
-func (r *Report) note(name string, err error) {
+// Note adds the result of one means.
+func (r *Report) Note(means string, err error) {
 	if err != nil {
-		r.Missing = append(r.Missing, fmt.Sprintf("%s (%v)", name, err))
+		r.Missing = append(r.Missing, Missing{means, err.Error()})
 		return
 	}
-	r.Given = append(r.Given, name)
+	r.Given = append(r.Given, means)
 }
 
-// errUntried is why the real driver's system calls are left alone.
-var errUntried = errors.New("not tried with the real driver yet; --isolation require or log does")
+// Add adds what another part of the program says of the same worker.
+func (r *Report) Add(more Report) {
+	r.Given, r.Missing = append(r.Given, more.Given...), append(r.Missing, more.Missing...)
+}
 
-// Apply isolates the calling process. Its caller is bound to its thread. realDriver says that NVIDIA's driver runs in
-// the process. The error is [ErrMissing], in mode [Require] only.
-func Apply(m Mode, p Profile, realDriver bool) (Report, error) {
+// Check refuses, in mode [Require] only, a report in which something is missing; the error is [ErrMissing].
+func (r Report) Check(m Mode) error {
+	if m != Require || len(r.Missing) == 0 {
+		return nil
+	}
+	all := make([]string, len(r.Missing))
+	for i, m := range r.Missing {
+		if all[i] = m.String(); m.Remedy() != "" {
+			all[i] += ": " + m.Remedy()
+		}
+	}
+	return fmt.Errorf("%w: %s; or serve with --isolation auto to do without", ErrMissing, strings.Join(all, "; "))
+}
+
+// ErrUntried is why [Auto] leaves the real driver's system calls and files alone.
+var ErrUntried = errors.New("not tried with the real driver yet; --isolation require or log does")
+
+var errOff = errors.New("switched off")
+
+// Apply takes from the calling process what takes effect once its driver is open. Its caller is bound to its thread.
+// realDriver says that NVIDIA's driver runs in the process.
+func Apply(m Mode, p Profile, realDriver bool) Report {
 	var r Report
 	if m == Off {
-		r.Missing = []string{NoNewPrivileges, NotDumpable, SystemCalls}
-		for i := range r.Missing {
-			r.Missing[i] += " (switched off)"
+		for _, name := range []string{NoNewPrivileges, NotDumpable, SystemCalls} {
+			r.Note(name, errOff)
 		}
-		return r, nil
+		return r
 	}
-	r.note(NoNewPrivileges, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-	switch {
-	case realDriver && m == Auto:
-		r.note(NotDumpable, errUntried)
-		r.note(SystemCalls, errUntried)
-	default:
-		name := SystemCalls
-		if m == Log {
-			name += " in the log only"
-		}
-		r.note(NotDumpable, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
-		r.note(name, install(program(Forbidden(p), unix.Getpid(), m == Log)))
+	r.Note(NoNewPrivileges, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	if realDriver && m == Auto {
+		r.Note(NotDumpable, ErrUntried)
+		r.Note(SystemCalls, ErrUntried)
+		return r
 	}
-	if m == Require && len(r.Missing) > 0 {
-		return r, fmt.Errorf("%w: %s; serve with --isolation auto to do without", ErrMissing, list(r.Missing))
+	name := SystemCalls
+	if m == Log {
+		name += " in the log only"
 	}
-	return r, nil
+	r.Note(NotDumpable, unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
+	r.Note(name, install(program(Forbidden(p), unix.Getpid(), m == Log)))
+	return r
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,7 +23,18 @@ func TestMain(m *testing.M) {
 	if trial := os.Getenv(trialEnv); trial != "" {
 		runtime.LockOSThread()
 		mode, what, _ := strings.Cut(trial, ":")
-		if err := try(Mode(mode), what); err != nil {
+		var err error
+		switch mode {
+		case "files":
+			own, foreign, _ := strings.Cut(what, ":")
+			err = tryFiles(own, foreign)
+		case "listen":
+			err = listen()
+		case "nothing":
+		default:
+			err = try(Mode(mode), what)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -60,8 +72,8 @@ func forbidden(r Rule) error {
 }
 
 func try(mode Mode, what string) error {
-	report, err := Apply(mode, Base, false)
-	if err != nil {
+	report := Apply(mode, Base, false)
+	if err := report.Check(mode); err != nil {
 		return err
 	}
 	n, err := strconv.Atoi(what)
@@ -193,22 +205,59 @@ func TestParseMode(t *testing.T) {
 	}
 }
 
-// The table names each call once, and RDMA's profile forbids nothing that the base allows.
+// The table names each call once, and a profile takes away no right that the base has.
 func TestTable(t *testing.T) {
-	base := map[string]bool{}
+	names := map[string]bool{}
 	for _, r := range Forbidden(Base) {
-		if base[r.Name] {
+		if names[r.Name] {
 			t.Errorf("%s stands twice", r.Name)
 		}
-		base[r.Name] = true
+		names[r.Name] = true
 	}
-	rdma := Forbidden(RDMA)
-	for _, r := range rdma {
-		if !base[r.Name] {
-			t.Errorf("%v forbids %s, %v does not", RDMA, r.Name, Base)
+	for p, may := range map[Profile][]string{
+		RDMA: {"socket"}, NCCL: {"socket", "listen", "connect"}, Profiling: {"perf_event_open"},
+		AllProfiles: {"socket", "listen", "connect", "perf_event_open"},
+	} {
+		left := Forbidden(p)
+		for _, r := range left {
+			if !names[r.Name] || slices.Contains(may, r.Name) {
+				t.Errorf("%v forbids %s", p, r.Name)
+			}
+		}
+		if len(left) != len(names)-len(may) {
+			t.Errorf("%d rules for %v, %d for %v", len(left), p, len(names), Base)
+		}
+		if len(Files(p)) < len(Files(Base)) {
+			t.Errorf("%v may open less than %v", p, Base)
 		}
 	}
-	if len(rdma) != len(base)-1 {
-		t.Errorf("%d rules for %v, %d for %v", len(rdma), RDMA, len(base), Base)
+}
+
+func TestProfileNames(t *testing.T) {
+	for p, want := range map[Profile]string{
+		Base: "base", RDMA: "base+rdma", Profiling | NCCL: "base+profile+nccl", AllProfiles: "base+rdma+profile+nccl",
+	} {
+		if got := p.String(); got != want {
+			t.Errorf("%d: %s, not %s", p, got, want)
+		}
+	}
+}
+
+// What is missing is an error where everything is required, and the error says what to do.
+func TestCheck(t *testing.T) {
+	var r Report
+	r.Note(FileAccess, nil)
+	if err := r.Check(Require); err != nil {
+		t.Error(err)
+	}
+	r.Note(Users, errors.New("not root"))
+	for _, m := range []Mode{Auto, Log, Off} {
+		if err := r.Check(m); err != nil {
+			t.Errorf("%s: %v", m, err)
+		}
+	}
+	err := r.Check(Require)
+	if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "uid (not root): start the server as root") {
+		t.Error(err)
 	}
 }

@@ -145,6 +145,24 @@ func (r *Registry) Limits(name string, usual config.Limits) config.Limits {
 	return usual
 }
 
+// Sole is the only name that a client can have; "": there are several, or nobody knows.
+func (r *Registry) Sole() (name string) {
+	s := r.now.Load()
+	switch {
+	case s.open:
+		return Anyone
+	case s.anyName:
+		return ""
+	}
+	for _, n := range s.list.names {
+		if name != "" && n != name {
+			return ""
+		}
+		name = n
+	}
+	return name
+}
+
 // Open says whether nothing is asked for.
 func (r *Registry) Open() bool { return r.now.Load().open }
 

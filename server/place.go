@@ -1,0 +1,165 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/spawner"
+	"scuda.dev/scuda/server/tenant"
+)
+
+// Nobody is the tenant of workers that serve no session: the one that shows what the machine has where nobody can say
+// who comes first, and the one that metrics are read with.
+const nobody = ""
+
+// spawnerPatience is how long a server waits for the spawner of a service of its own.
+const spawnerPatience = 20 * time.Second
+
+// Reasons why a means of isolation is missing.
+var (
+	errNotRoot = errors.New("the server is not root and has no spawner")
+	errNoTrial = errors.New("it has no trial; --isolation require or auto applies it")
+	errOff     = errors.New("switched off")
+)
+
+// places says where workers run: as which user, in what folder, with what limits.
+type places struct {
+	starter spawner.Starter
+	close   func() error
+	users   *tenant.Numbers // nil: workers have one user
+	given   isolation.Report
+	profile isolation.Profile
+	enclose bool
+}
+
+// openPlaces decides how workers are started.
+func (s *supervisor) openPlaces(ctx context.Context) (*places, error) {
+	cfg := &s.cfg
+	p := &places{}
+	if err := p.open(ctx, cfg); err != nil {
+		return nil, err
+	}
+	facts, err := p.starter.Facts()
+	if err == nil && !facts.UIDs.Empty() {
+		p.users, err = tenant.OpenNumbers(cfg.StateDir, facts.UIDs.First, facts.UIDs.Last, s.log)
+	}
+	if err == nil {
+		err = p.judge(cfg, facts)
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// open opens a spawner: the service's, a child's where the server is root, else the server itself.
+func (p *places) open(ctx context.Context, cfg *Config) error {
+	workers := cfg.Workers
+	if filepath.IsAbs(cfg.Library) {
+		workers.Read = append(workers.Read, filepath.Dir(cfg.Library))
+	}
+	switch {
+	case cfg.Spawner != "":
+		remote, err := spawner.Listen(ctx, cfg.Spawner, spawnerPatience, cfg.Log)
+		if err != nil {
+			return err
+		}
+		p.starter, p.close = remote, remote.Close
+	case !workers.UIDs.Empty() && os.Geteuid() == 0:
+		remote, err := spawner.Launch(workers)
+		if err != nil {
+			return err
+		}
+		p.starter, p.close = remote, remote.Close
+	default:
+		workers.UIDs = spawner.Range{}
+		local, err := spawner.NewLocal(workers)
+		if err != nil {
+			return err
+		}
+		p.starter, p.close = local, local.Close
+	}
+	return nil
+}
+
+// judge says what workers are given before they are started.
+func (p *places) judge(cfg *Config, facts spawner.Facts) error {
+	note := p.given.Note
+	switch {
+	case cfg.Isolation == isolation.Off:
+		note(isolation.FileAccess, errOff)
+	case cfg.Isolation == isolation.Log:
+		note(isolation.FileAccess, errNoTrial)
+	case cfg.Isolation == isolation.Auto && hasDriver(cfg):
+		note(isolation.FileAccess, isolation.ErrUntried)
+	default:
+		err := isolation.Landlock()
+		note(isolation.FileAccess, err)
+		p.enclose = err == nil
+	}
+	switch {
+	case p.users != nil:
+		note(isolation.Users, nil)
+	case !cfg.SameUser:
+		note(isolation.Users, errNotRoot)
+	}
+	switch {
+	case facts.Limits == "":
+		note(isolation.Limits, nil)
+	case cfg.Workers.Cgroup != spawner.CgroupNone:
+		note(isolation.Limits, errors.New(facts.Limits))
+	}
+	return p.given.Check(cfg.Isolation)
+}
+
+// hasDriver says whether workers may open NVIDIA's driver.
+func hasDriver(cfg *Config) bool {
+	_, err := os.Stat("/dev/nvidiactl")
+	return cfg.GPU != "sim" && err == nil
+}
+
+// start starts a worker of a tenant's.
+func (p *places) start(of string, profile isolation.Profile, line *os.File, errs io.Writer) (*spawner.Worker, error) {
+	o := spawner.Order{Tenant: spawner.KeyOf(of), Profile: profile, Enclosed: p.enclose}
+	if p.users != nil {
+		var err error
+		if o.UID, err = p.users.Of(of); err != nil {
+			return nil, err
+		}
+	}
+	if f, ok := errs.(*os.File); ok {
+		return p.starter.Start(o, line, f)
+	}
+	from, to, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	w, err := p.starter.Start(o, line, to)
+	to.Close()
+	if err != nil {
+		from.Close()
+		return nil, err
+	}
+	go func() { // until the worker, and what it has started, is gone
+		_, _ = io.Copy(errs, from)
+		from.Close()
+	}()
+	return w, nil
+}
+
+// say tells the operator what is missing, a line for each means.
+func (s *supervisor) say(r isolation.Report) {
+	s.log.Info("isolation of workers", "given", r.Given, "missing", len(r.Missing))
+	for _, m := range r.Missing {
+		level := s.log.Warn
+		if s.cfg.Isolation == isolation.Off || m.Reason == isolation.ErrUntried.Error() {
+			level = s.log.Info // it is so on purpose
+		}
+		level("workers are without "+m.Means, "reason", m.Reason, "remedy", m.Remedy())
+	}
+}

@@ -1,0 +1,135 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A worker is its tenant's before it has a session: it has the tenant's user and folder. So each tenant has a pool of
+// its own, made when its first client comes, which waits for a start from nothing. A tenant that has not come for a
+// while has none any more: ready workers hold a context on the GPU each.
+const (
+	// mostPools bounds the tenants for which workers are kept ready, beside the server's only one.
+	mostPools = 8
+	poolIdle  = 10 * time.Minute
+)
+
+// pools keep workers ready for tenants.
+type pools struct {
+	make func(ctx context.Context, tenant string) *pool
+	ctx  context.Context
+
+	mu   sync.Mutex
+	by   map[string]*tenantPool
+	wg   sync.WaitGroup // pools that were given up
+	most int
+}
+
+// tenantPool is a tenant's pool.
+type tenantPool struct {
+	*pool
+	keep   bool // for the server's whole life
+	cancel context.CancelFunc
+	users  int // clients that wait there
+	last   time.Time
+	idle   *time.Timer
+}
+
+func newPools(ctx context.Context, make func(context.Context, string) *pool) *pools {
+	return &pools{make: make, ctx: ctx, by: map[string]*tenantPool{}, most: mostPools}
+}
+
+// keep makes a pool that stays.
+func (p *pools) keep(tenant string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.enter(tenant)
+	t.keep = true
+	t.users--
+}
+
+// take hands out a ready worker of a tenant's.
+func (p *pools) take(ctx context.Context, tenant string) (*process, error) {
+	p.mu.Lock()
+	t := p.enter(tenant)
+	p.mu.Unlock()
+	defer p.leave(tenant, t)
+	return t.take(ctx)
+}
+
+// enter finds or makes a tenant's pool, where it counts the caller. p.mu is held.
+func (p *pools) enter(tenant string) *tenantPool {
+	t, ok := p.by[tenant]
+	if !ok {
+		for len(p.by) >= p.most && p.retire(p.longest()) {
+		}
+		ctx, cancel := context.WithCancel(p.ctx)
+		t = &tenantPool{pool: p.make(ctx, tenant), cancel: cancel}
+		p.by[tenant] = t
+	}
+	t.users++
+	t.last = time.Now()
+	if t.idle != nil {
+		t.idle.Stop()
+	}
+	return t
+}
+
+// leave counts the caller off. Nobody's wish ends a pool at once: the tenant's next program finds a worker.
+func (p *pools) leave(tenant string, t *tenantPool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t.users--
+	t.last = time.Now()
+	if t.users > 0 || t.keep {
+		return
+	}
+	t.idle = time.AfterFunc(poolIdle, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.by[tenant] == t && time.Since(t.last) >= poolIdle {
+			p.retire(tenant)
+		}
+	})
+}
+
+// longest is the tenant that has not come for the longest time; "" if all pools are in use. p.mu is held.
+func (p *pools) longest() (tenant string) {
+	var last time.Time
+	for name, t := range p.by {
+		if !t.keep && t.users == 0 && (tenant == "" || t.last.Before(last)) {
+			tenant, last = name, t.last
+		}
+	}
+	return tenant
+}
+
+// retire ends a tenant's ready workers, unless a client waits for one. p.mu is held.
+func (p *pools) retire(tenant string) bool {
+	t := p.by[tenant]
+	if t == nil || t.keep || t.users > 0 {
+		return false
+	}
+	delete(p.by, tenant)
+	t.cancel()
+	if t.idle != nil {
+		t.idle.Stop()
+	}
+	p.wg.Go(t.wg.Wait)
+	return true
+}
+
+// wait waits until all pools have ended with their context.
+func (p *pools) wait() {
+	p.mu.Lock()
+	for _, t := range p.by {
+		if t.idle != nil {
+			t.idle.Stop()
+		}
+		p.wg.Go(t.wg.Wait)
+	}
+	p.by = nil
+	p.mu.Unlock()
+	p.wg.Wait()
+}
