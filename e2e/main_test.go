@@ -79,6 +79,8 @@ func setUp(m *testing.M) (int, error) {
 			os.Unsetenv(name)
 		}
 	}
+	// as on a GPU, a process finds what it has left in memory
+	os.Setenv("SCUDA_SIM", "contents=process")
 	os.Setenv("XDG_CONFIG_HOME", filepath.Join(programs, "no-config"))
 	os.Setenv("XDG_CACHE_HOME", filepath.Join(programs, "cache"))
 	os.Setenv("XDG_STATE_HOME", filepath.Join(programs, "state"))

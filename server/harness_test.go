@@ -86,7 +86,8 @@ func serve(t *testing.T, change func(*Config)) *testServer {
 	t.Helper()
 	log := &logBuffer{}
 	ready := make(chan Status, 1)
-	cfg := Config{Addr: "127.0.0.1:0", GPU: "sim", SimMemory: 64 << 20, CacheDir: "none", Drain: -1, Stderr: log,
+	cfg := Config{Addr: "127.0.0.1:0", GPU: "sim", SimMemory: 64 << 20, Sim: "contents=process", CacheDir: "none",
+		Drain: -1, Stderr: log,
 		Log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Ready:    func(s Status) { ready <- s },
 		SameUser: true, Workers: spawner.Config{Cgroup: spawner.CgroupNone}}

@@ -87,7 +87,9 @@ func (g *GPU) newArray(c *cudaContext, d cuda.CUDA_ARRAY3D_DESCRIPTOR) (*array, 
 	if r != ok {
 		return nil, r
 	}
-	clear(bytesAt(a.region.base, a.region.size))
+	if g.cfg.Contents == ContentsClear {
+		clear(bytesAt(a.region.base, a.region.size))
+	}
 	a.handle = cuda.CUarray(g.objects.add(a))
 	g.arrays.Store(a.handle, a)
 	return a, ok

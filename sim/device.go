@@ -36,7 +36,7 @@ func deviceUUID(name string, ordinal int) (uuid [16]byte) {
 }
 
 func newDevice(g *GPU, ordinal int) (*device, error) {
-	a, err := newArena(ordinal, g.cfg.MemoryBytes)
+	a, err := newArena(ordinal, g.cfg.MemoryBytes, g.seat, g.cfg.Contents)
 	if err != nil {
 		return nil, err
 	}

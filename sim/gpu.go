@@ -54,9 +54,19 @@ type Config struct {
 	KernelTime         time.Duration
 	KernelInstructions uint64
 	Faults             Faults
+	Contents           Contents // of memory that was freed
 	// Hold names the calls that are held up until the context's work is over, joined by "+"; see [HoldAll].
 	Hold string
 }
+
+// Contents says what new memory of a device holds.
+type Contents int
+
+const (
+	ContentsClear   Contents = iota // zeros
+	ContentsProcess                 // what the process itself has left there, else zeros
+	ContentsMachine                 // what any process has left there
+)
 
 // ErrConfig is wrapped by errors about a Config that no machine can have.
 var ErrConfig = errors.New("sim: bad configuration")

@@ -60,7 +60,7 @@ func decodePlace(b []byte, kind uint32) (sharedPlace, error) {
 	if _, err := binary.Decode(b, binary.LittleEndian, &p); err != nil {
 		return p, err
 	}
-	if p.Magic != sharedMagic || p.Kind != kind || p.Size == 0 || p.Size > 1<<46 || p.Offset > 1<<46 {
+	if p.Magic != sharedMagic || p.Kind != kind || p.Size == 0 || p.Size > 1<<46 || p.Offset > 1<<56 {
 		return p, errForeign
 	}
 	return p, nil
@@ -131,7 +131,8 @@ func (r *region) pages() (base, size uint64) {
 
 // place names a region of a device's own memory.
 func (r *region) place() sharedPlace {
-	return sharedPlace{FD: uint32(r.dev.arena.fd), Offset: r.base - r.dev.arena.base, Size: r.size,
+	a := &r.dev.arena
+	return sharedPlace{FD: uint32(a.fd), Offset: uint64(a.offset) + r.base - a.base, Size: r.size,
 		Device: uint32(r.dev.ordinal), Kind: sharedMemory}
 }
 

@@ -7,7 +7,9 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/internal/memfd"
+	"scuda.dev/scuda/sim/board"
 )
 
 const (
@@ -18,32 +20,54 @@ const (
 
 // newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of
 // addresses.
-func newArena(ordinal int, memory uint64) (arena, error) {
-	size := 4 * memory
-	fd, err := memfd.New("scuda-sim-device", int64(size))
-	if err != nil {
-		return arena{}, fmt.Errorf("sim: memory file for device %d: %w", ordinal, err)
+//
+// Where the contents are the machine's and the board has memory, it takes that of the process's seat, with what the
+// process has left there that had the seat before. What lies far in is given back: the next allocations are in front.
+func newArena(ordinal int, memory uint64, seat *board.Seat, contents Contents) (arena, error) {
+	size := min(4*memory, board.Room)
+	fd, offset, given := seat.Memory(ordinal)
+	var err error
+	if given = given && contents == ContentsMachine; !given {
+		if fd, err = memfd.New("scuda-sim-device", int64(size)); err != nil {
+			return arena{}, fmt.Errorf("sim: memory file for device %d: %w", ordinal, err)
+		}
+		offset = 0
+	} else if size > keptBytes {
+		const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+		if err := unix.Fallocate(fd, punch, offset+keptBytes, int64(size-keptBytes)); err != nil {
+			return arena{}, fmt.Errorf("sim: memory of device %d: %w", ordinal, err)
+		}
 	}
 	const flags = unix.MAP_SHARED | unix.MAP_NORESERVE
 	hint := arenaBase + uint64(ordinal)*arenaStride
-	p, err := unix.MmapPtr(fd, 0, at(hint), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags|unix.MAP_FIXED_NOREPLACE)
+	p, err := unix.MmapPtr(fd, offset, at(hint), uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
+		flags|unix.MAP_FIXED_NOREPLACE)
 	if err != nil { // taken by another GPU of this process
-		p, err = unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags)
+		p, err = unix.MmapPtr(fd, offset, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags)
 	}
 	if err != nil {
-		err = errors.Join(err, unix.Close(fd))
+		if !given {
+			err = errors.Join(err, unix.Close(fd))
+		}
 		return arena{}, fmt.Errorf("sim: reserving %d GiB of addresses for device %d: %w; "+
 			"allow more virtual memory (ulimit -v)", size>>30, ordinal, err)
 	}
 	base := addressOf(p)
-	return arena{base: base, size: size, fd: fd, free: []span{{base, size}}}, nil
+	return arena{
+		base: base, size: size, fd: fd, offset: offset, given: given, keep: contents != ContentsClear,
+		free: []span{{base, size}},
+	}, nil
 }
 
 func (a *arena) close() error {
 	if a.size == 0 {
 		return nil
 	}
-	return errors.Join(unmap(a.base, a.size), unix.Close(a.fd))
+	err := unmap(a.base, a.size)
+	if !a.given {
+		err = errors.Join(err, unix.Close(a.fd))
+	}
+	return err
 }
 
 // reserve maps memory that is not backed until touched, at hint if that is free.
@@ -82,13 +106,20 @@ func unmapFile(addr, size uint64) error {
 
 func unmap(addr, size uint64) error { return unix.MunmapPtr(at(addr), uintptr(size)) }
 
-// discard gives the pages that lie wholly in the range back to the system.
+// keptBytes is up to which size contents are kept; more is the system's to use.
+const keptBytes = 64 << 20
+
+// discard gives the pages that lie wholly in the range back to the system, unless contents are kept.
 func (a *arena) discard(addr, size uint64) error {
+	if a.keep && size <= keptBytes {
+		return nil
+	}
 	lo, hi := roundUp(addr, page), (addr+size)&^(page-1)
 	if lo >= hi {
 		return nil
 	}
-	return unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(lo-a.base), int64(hi-lo))
+	return unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, a.offset+int64(lo-a.base),
+		int64(hi-lo))
 }
 
 // span is a range of addresses.
@@ -98,6 +129,9 @@ type span struct{ base, size uint64 }
 type arena struct {
 	base, size uint64
 	fd         int // of the memory
+	offset     int64
+	given      bool // the file is the board's
+	keep       bool // what was freed stays as it was
 	free       []span
 }
 

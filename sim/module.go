@@ -114,7 +114,7 @@ func (g *GPU) load(c *cudaContext, prog *ptx.Module, lib *library) (*module, cud
 		reg.readOnly = v.Space == ptx.SpaceConst
 		m.regions = append(m.regions, reg)
 		m.globals[v.Name] = reg.base
-		copy(bytesAt(reg.base, v.Size), v.Init)
+		clear(bytesAt(reg.base, v.Size)[copy(bytesAt(reg.base, v.Size), v.Init):])
 	}
 	for _, v := range prog.Globals {
 		for _, rel := range v.Relocs {

@@ -122,14 +122,23 @@ func (c *Config) set(key, value string) (err error) {
 		c.Faults.Lost, err = parseCount(value)
 	case "copy-rate":
 		c.Faults.CopyBytes, err = parseBytes(value)
+	case "contents":
+		known := false
+		if c.Contents, known = contentsByName[value]; !known {
+			return fmt.Errorf("choose clear, process or machine")
+		}
 	case "hold":
 		c.Hold = value
 		_, err = parseHold(value)
 	default:
 		return fmt.Errorf("no such setting; there are memory, name, driver, preset, kernel-time, kernel-instructions, " +
-			"fault-alloc, fault-hang, fault-lost, copy-rate and hold")
+			"fault-alloc, fault-hang, fault-lost, copy-rate, contents and hold")
 	}
 	return err
+}
+
+var contentsByName = map[string]Contents{
+	"clear": ContentsClear, "process": ContentsProcess, "machine": ContentsMachine,
 }
 
 func parseCount(s string) (uint64, error) {

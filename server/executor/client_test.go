@@ -95,7 +95,9 @@ func fileConn(t testing.TB, fd int) net.Conn {
 
 func openSim(t testing.TB) cuda.GPU {
 	t.Helper()
-	g, err := sim.Open(sim.Config{MemoryBytes: 256 << 20, Log: slog.New(slog.DiscardHandler)})
+	g, err := sim.Open(sim.Config{
+		MemoryBytes: 256 << 20, Contents: sim.ContentsProcess, Log: slog.New(slog.DiscardHandler),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,9 @@ const (
 	Devices = 16  // of a machine, at most
 	Seats   = 256 // processes at the same time, at most
 
+	// Room is for the memory of one device of one process. It is taken when it is used.
+	Room = 1 << 42
+
 	// LoadTime and HeatTime are the times in which the averages forget all but 1/e of the past.
 	LoadTime = 250 * time.Millisecond
 	HeatTime = 15 * time.Second
@@ -70,12 +73,14 @@ type gauge struct {
 type Board struct {
 	seats *layout
 	now   func() int64
+	file  *os.File // with room for what the GPUs hold, see [Seat.Memory]; nil: there is none
 }
 
 // Seat is a process's place at a board. Its methods may be called by several goroutines at once.
 type Seat struct {
-	board *Board
-	own   *seat
+	board  *Board
+	own    *seat
+	number int
 
 	mu      sync.Mutex
 	running [Devices][kinds]int
@@ -97,9 +102,18 @@ func (b *Board) Join() (*Seat, error) {
 				s.devices[d].gauges[k].set(b.now(), false, true)
 			}
 		}
-		return &Seat{board: b, own: s}, nil
+		return &Seat{board: b, own: s, number: i}, nil
 	}
 	return nil, fmt.Errorf("the board of the simulated machine: %w: %d processes have one", ErrFull, Seats)
+}
+
+// Memory is where a device's memory may lie that keeps its contents when the process is gone: whoever has the seat next
+// gets the same. There is room for [Room] bytes; ok is false where the board's file has none.
+func (s *Seat) Memory(device int) (fd int, offset int64, ok bool) {
+	if s.board.file == nil {
+		return -1, 0, false
+	}
+	return int(s.board.file.Fd()), int64(size) + int64(s.number*Devices+device)*Room, true
 }
 
 // Leave gives the seat up. What the work did to the averages stays.

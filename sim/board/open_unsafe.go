@@ -12,11 +12,15 @@ import (
 	"scuda.dev/scuda/internal/memfd"
 )
 
-const size = int(unsafe.Sizeof(layout{}))
+// size is that of the seats, in whole pages.
+const size = (int(unsafe.Sizeof(layout{})) + 4095) &^ 4095
+
+// whole is the size of a board's file that has room for the memory of devices.
+const whole = int64(size) + Seats*Devices*Room
 
 // New makes a board and gives a descriptor with which other processes can open it.
 func New() (*Board, *os.File, error) {
-	fd, err := memfd.New("scuda-sim-board", int64(size))
+	fd, err := memfd.New("scuda-sim-board", whole)
 	if err != nil {
 		return nil, nil, fmt.Errorf("the board of the simulated machine: %w", err)
 	}
@@ -28,7 +32,8 @@ func New() (*Board, *os.File, error) {
 	return b, f, nil
 }
 
-// Open opens the board in a file, which may be closed afterwards. A file that is too short is made longer.
+// Open opens the board in a file. One of [New] stays open, any other may be closed afterwards. A file that is too short
+// is made longer.
 func Open(f *os.File) (*Board, error) {
 	info, err := f.Stat()
 	if err == nil && info.Size() < int64(size) {
@@ -41,7 +46,11 @@ func Open(f *os.File) (*Board, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the board of the simulated machine: %w", err)
 	}
-	return &Board{seats: (*layout)(unsafe.Pointer(&mem[0])), now: monotonic}, nil
+	b := &Board{seats: (*layout)(unsafe.Pointer(&mem[0])), now: monotonic}
+	if info.Size() >= whole {
+		b.file = f
+	}
+	return b, nil
 }
 
 // OfUser opens the board of all of the calling user's processes on this machine that have no server: a file in memory,
