@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 
 func TestUnits(t *testing.T) {
 	units, err := filepath.Glob("systemd/*.service")
-	if err != nil || len(units) != 2 {
+	if err != nil || len(units) != 3 {
 		t.Fatal(units, err)
 	}
 	for _, u := range units {

@@ -20,7 +20,7 @@ Type=oneshot
 ExecStart=/bin/bash /opt/test/services.sh
 StandardOutput=file:/opt/test/log
 StandardError=file:/opt/test/log
-ExecStopPost=/bin/sh -c 'journalctl --no-pager -u scuda -u scuda-exporter >/opt/test/journal; systemctl poweroff --no-block'
+ExecStopPost=/bin/sh -c 'journalctl --no-pager -u scuda -u scuda-spawner -u scuda-exporter >/opt/test/journal; systemctl poweroff --no-block'
 `
 
 // services boots a container of this machine's /usr with systemd, starts the units there with the programs below
@@ -50,11 +50,11 @@ func services(t *testing.T, prefix string) {
 	// own.
 	args := []string{
 		"-D", "/", "--volatile=yes", "--private-network", "--register=no", "--keep-unit", "--capability=all",
-		"--system-call-filter=bpf perf_event_open",
+		"--system-call-filter=bpf perf_event_open landlock_create_ruleset landlock_add_rule landlock_restrict_self",
 		"--bind=" + folder + ":/opt/test", "--bind-ro=" + prefix + ":/opt/scuda",
 		"--bind-ro=" + write("boot", bootUnit) + ":/etc/systemd/system/boot.service",
 	}
-	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
+	for _, unit := range []string{"scuda.service", "scuda-spawner.service", "scuda-exporter.service"} {
 		text := strings.ReplaceAll(read(filepath.Join(prefix, "deploy/systemd", unit)), "=/usr/bin/", "=/opt/scuda/bin/")
 		args = append(args, fmt.Sprintf("--bind-ro=%s:/etc/systemd/system/%s", write(unit, text), unit))
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/server/tenant"
@@ -78,6 +80,9 @@ func (p *places) open(ctx context.Context, cfg *Config) error {
 		p.starter, p.close = remote, remote.Close
 	default:
 		workers.UIDs = spawner.Range{}
+		if cfg.Isolation != isolation.Off { // workers are of the same user, who is not to look into the server
+			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // never fails
+		}
 		local, err := spawner.NewLocal(workers)
 		if err != nil {
 			return err
@@ -97,10 +102,11 @@ func (p *places) judge(cfg *Config, facts spawner.Facts) error {
 		note(isolation.FileAccess, errNoTrial)
 	case cfg.Isolation == isolation.Auto && hasDriver(cfg):
 		note(isolation.FileAccess, isolation.ErrUntried)
+	case facts.Files != "":
+		note(isolation.FileAccess, errors.New(facts.Files))
 	default:
-		err := isolation.Landlock()
-		note(isolation.FileAccess, err)
-		p.enclose = err == nil
+		note(isolation.FileAccess, nil)
+		p.enclose = true
 	}
 	switch {
 	case p.users != nil:
@@ -111,7 +117,7 @@ func (p *places) judge(cfg *Config, facts spawner.Facts) error {
 	switch {
 	case facts.Limits == "":
 		note(isolation.Limits, nil)
-	case cfg.Workers.Cgroup != spawner.CgroupNone:
+	case facts.Limits != spawner.ByWish:
 		note(isolation.Limits, errors.New(facts.Limits))
 	}
 	return p.given.Check(cfg.Isolation)

@@ -29,8 +29,20 @@ grep '^scuda_calls_total{class="copy"}' /tmp/server
 metrics 9835 /tmp/exporter
 grep '^scuda_.*cuMemcpyHtoD' /tmp/exporter
 ps -o user=,args= -p "$(systemctl show -P MainPID scuda)"
+users=$(ps -o uid=,args= -e | grep '[s]cuda worker' | sed 's/ scuda.*//')
+test -n "$users"
+for uid in $users; do test "$uid" -ge 200000 -a "$uid" -le 209999; done
+grep -q '^CapEff:\s*00000000000000e0$' "/proc/$(systemctl show -P MainPID scuda-spawner)/status"
 grep -q '^CapEff:\s*0*$' "/proc/$(systemctl show -P MainPID scuda-exporter)/status"
+systemctl kill --kill-whom=main --signal=KILL scuda-spawner
+for _ in $(seq 100); do
+  if "$scuda/scuda" run -- "$scuda/scuda-load" up 4096 3; then break; fi
+  sleep 0.1
+done
 systemctl restart scuda
+metrics 9836 /tmp/server
+"$scuda/scuda" run -- "$scuda/scuda-load" up 4096 3
 systemctl stop scuda scuda-exporter
-! systemctl is-failed scuda scuda-exporter
+! systemctl is-active scuda-spawner
+! systemctl is-failed scuda scuda-exporter scuda-spawner
 echo services work

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tries the isolation of workers on this machine's driver. For each mode it starts a server as an ordinary user, runs
+# Tries the isolation of workers on this machine's driver. For each mode it starts a server as an ordinary user, with a
+# spawner that is root, so that workers have users of their own (require: and Landlock; log leaves it out). It runs
 # what a driver has most to do for (PTX, the linker, lazy loading, unified memory, kernels that print and fault,
 # PyTorch's first tensor), and prints which system calls the filter saw, by name, from the kernel's log. Root is needed
 # to give the server another user, and to read that log.
@@ -19,15 +20,29 @@ default="query compute linker managed managed_advice managed_named print fault c
 read -ra cases <<<"${CASES:-$(printf ' c:%s' $default)}"
 [ $# -gt 0 ] || set -- log require
 
+# Landlock's lines come only where auditing is on: audit 1 or 0.
+audit() {
+  python3 - "$1" <<'END' || true
+import socket, struct, sys
+kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 9)
+body = struct.pack("=10I", 1, int(sys.argv[1]), *[0] * 8)
+kernel.sendto(struct.pack("=IHHII", 16 + len(body), 1001, 5, 1, 0) + body, (0, 0))
+if struct.unpack_from("=i", kernel.recv(4096), 16)[0]:
+    print("auditing cannot be switched: what Landlock denies will not be seen")
+END
+}
+
 work=$(mktemp -d)
-server_pid=
+server_pid= spawner_pid=
 suppressed=$(cat /proc/sys/kernel/printk_ratelimit 2>/dev/null || true)
 end() {
-  if [ -n "$server_pid" ]; then kill "$server_pid" 2>/dev/null || true; wait "$server_pid" 2>/dev/null || true; fi
+  for pid in $server_pid $spawner_pid; do kill "$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; done
   if [ -n "$suppressed" ]; then echo "$suppressed" >/proc/sys/kernel/printk_ratelimit 2>/dev/null || true; fi
+  audit 0
   rm -rf "$work"
 }
 trap end EXIT
+audit 1
 chmod 755 "$work"
 # The kernel leaves lines out when many come at once.
 if [ -n "$suppressed" ]; then echo 0 >/proc/sys/kernel/printk_ratelimit 2>/dev/null || true; fi
@@ -49,6 +64,13 @@ count_calls() {
     sed -n 's/^#define __NR_\([a-z0-9_]*\) \([0-9]*\)$/\2 \1/p' >"$work/names"
   awk -v names="$work/names" '
     BEGIN { while ((getline line < names) > 0) { split(line, w, " "); name[w[1]] = w[2] } }
+    /type=1423/ {
+      what = where = "?"
+      for (i = 1; i <= NF; i++) {
+        if ($i ~ /^blockers=/) what = substr($i, 10)
+        if ($i ~ /^path=/ || $i ~ /^opid=/) where = $i }
+      n["Landlock denied " what " " where]++
+      next }
     { call = code = comm = "?"
       for (i = 1; i <= NF; i++) {
         if ($i ~ /^syscall=/) call = substr($i, 9)
@@ -66,9 +88,12 @@ for mode in "$@"; do
   mkdir "$dir"
   chown "$user" "$dir"
   began=$(cut -d' ' -f1 /proc/uptime)
+  "$work/build/scuda" spawner --connect "$dir/spawner" --worker-folder "$work/workers" --worker-cgroup none \
+    2>"$dir/spawner.log" &
+  spawner_pid=$!
   (cd / && exec setpriv --reuid "$user" --regid "$(id -g nobody)" --clear-groups env HOME="$dir" \
     "$work/build/scuda" -l 127.0.0.1:0 --gpu "$kind" --isolation "$mode" --warm 4 --cache-dir "$dir/cache" \
-    --log debug) >"$dir/out" 2>"$dir/log" &
+    --spawner "$dir/spawner" --log debug) >"$dir/out" 2>"$dir/log" &
   server_pid=$!
   address=
   for ((i = 0; i < 400; i++)); do
@@ -78,10 +103,11 @@ for mode in "$@"; do
   done
   if [ -z "$address" ]; then
     echo "the server does not serve:"
-    tail -n 20 "$dir/log"
+    tail -n 20 "$dir/log" "$dir/spawner.log"
     status=1
   else
-    grep -h 'isolation of workers' "$dir/log" || true
+    grep -h -e 'isolation of workers' -e 'workers are without' "$dir/log" || true
+    ps -eo uid=,comm= | grep scuda-worker | sort | uniq -c || true
     export SCUDA_SERVER=$address
     python3 "$here/check.py" --remote-only --timeout 40 -j 4 "${cases[@]}" || status=1
     if command -v nvcc >/dev/null; then
@@ -98,12 +124,11 @@ print(f"first tensor of PyTorch: {time.time() - t:.2f} s")' || { echo "PyTorch: 
     fi
     unset SCUDA_SERVER
   fi
-  kill "$server_pid" 2>/dev/null || true
-  wait "$server_pid" 2>/dev/null || true
-  server_pid=
-  echo "system calls that the filter saw:"
+  for pid in $server_pid $spawner_pid; do kill "$pid" 2>/dev/null || true; wait "$pid" 2>/dev/null || true; done
+  server_pid= spawner_pid=
+  echo "what the filter and Landlock saw:"
   { dmesg 2>/dev/null || true; } |
-    awk -v since="$began" '/type=1326/ { sub(/^\[ */, ""); if ($1 + 0 >= since) print }' >"$dir/kernel"
+    awk -v since="$began" '/type=(1326|1423)/ { sub(/^\[ */, ""); if ($1 + 0 >= since) print }' >"$dir/kernel"
   count_calls <"$dir/kernel"
   echo "what the server's log says of failures:"
   grep -E 'level=(WARN|ERROR)' "$dir/log" | cut -c1-300 | sort | uniq -c | sort -rn | head -20 || true

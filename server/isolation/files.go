@@ -112,6 +112,9 @@ func handled(abi int) unix.LandlockRulesetAttr {
 // leastABI is the first whose files can be renamed between folders, as caches do. It came with Linux 5.19.
 const leastABI = 2
 
+// logABI is the first that logs what it denies.
+const logABI = 7
+
 // ErrNoLandlock says that the kernel has no Landlock, or one that is too old.
 var ErrNoLandlock = errors.New("the kernel has no Landlock, or it is switched off")
 
@@ -152,7 +155,11 @@ func Enclose(p Profile, more []FileRule) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
-	if err := restrictThread(set); err != nil {
+	var flags uintptr
+	if abi >= logABI {
+		flags = unix.LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON // what a worker is denied stands in the kernel's log (audit)
+	}
+	if err := restrictThread(set, flags); err != nil {
 		return fmt.Errorf("landlock: %w", err)
 	}
 	return nil

@@ -54,8 +54,8 @@ func addRule(set, fd int, rights uint64) error {
 }
 
 // restrictThread restricts the calling thread.
-func restrictThread(set int) error {
-	_, _, err := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(set), 0, 0)
+func restrictThread(set int, flags uintptr) error {
+	_, _, err := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(set), flags, 0)
 	if err != 0 {
 		return err
 	}

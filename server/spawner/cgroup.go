@@ -19,6 +19,9 @@ const (
 	CgroupNone = "none"
 )
 
+// ByWish is the reason why there is no control group where the operator wants none.
+const ByWish = "switched off"
+
 // Limits are those of one worker's control group; 0 is none.
 type Limits struct {
 	Memory    uint64 // bytes
@@ -29,7 +32,7 @@ type Limits struct {
 // Errors of control groups.
 var (
 	errNoCgroup   = errors.New("no control group (version 2) is delegated to this process")
-	errCgroupNone = errors.New("switched off")
+	errCgroupNone = errors.New(ByWish)
 )
 
 // cgroups are the control groups of the workers: folders of cgroup v2 below one that is delegated. nil gives none.

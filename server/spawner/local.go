@@ -69,6 +69,9 @@ func NewLocal(cfg Config) (*Local, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the program of workers: %w", err), l.Close())
 	}
+	if err := isolation.Landlock(); err != nil {
+		l.facts.Files = err.Error()
+	}
 	if l.groups, err = openCgroups(cfg.Cgroup, cfg.Limits); err != nil {
 		if cfg.Limits != (Limits{}) || cfg.Cgroup != CgroupAuto && cfg.Cgroup != CgroupNone {
 			return nil, errors.Join(fmt.Errorf("workers cannot be limited: %w", err), l.Close()) // it was asked for by name

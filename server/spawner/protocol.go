@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 
 	"scuda.dev/scuda/server/isolation"
 )
@@ -35,7 +36,7 @@ type packet struct {
 	ID    uint64 // of all but hello
 	Order Order  // start
 	PID   uint32 // started
-	Facts Facts  // hello; the text is Facts.Limits
+	Facts Facts  // hello; the text is what is missing, with a zero byte between the two
 	Text  string // failed, exited
 }
 
@@ -54,7 +55,7 @@ func (p *packet) append(b []byte) []byte {
 		b = le.AppendUint32(b, protocolVersion)
 		b = le.AppendUint32(le.AppendUint32(b, p.Facts.UIDs.First), p.Facts.UIDs.Last)
 		b = append(b, boolean(p.Facts.Folders))
-		text = p.Facts.Limits
+		text = clip(p.Facts.Limits) + "\x00" + clip(p.Facts.Files)
 	case kindStart:
 		b = append(le.AppendUint64(b, p.ID), p.Order.Tenant[:]...)
 		b = le.AppendUint32(le.AppendUint32(b, p.Order.UID), uint32(p.Order.Profile))
@@ -68,6 +69,9 @@ func (p *packet) append(b []byte) []byte {
 	}
 	return append(b, text[:min(len(text), maxText)]...)
 }
+
+// clip keeps two texts within one.
+func clip(text string) string { return text[:min(len(text), maxText/2-1)] }
 
 func boolean(v bool) byte {
 	if v {
@@ -98,10 +102,11 @@ func parsePacket(b []byte) (p packet, err error) {
 			return p, fmt.Errorf("%w: version %d instead of %d; supervisor and spawner are to be of one release", errPacket, v,
 				protocolVersion)
 		}
-		p.Facts = Facts{Range{le.Uint32(b[4:]), le.Uint32(b[8:])}, p.Text, b[12] == 1}
+		limits, files, two := strings.Cut(p.Text, "\x00")
+		p.Facts = Facts{Range{le.Uint32(b[4:]), le.Uint32(b[8:])}, limits, files, b[12] == 1}
 		p.Text = ""
-		if b[12] > 1 {
-			return p, fmt.Errorf("%w: flags %#x", errPacket, b[12])
+		if b[12] > 1 || !two || len(limits) >= maxText/2 || len(files) >= maxText/2 || strings.Contains(files, "\x00") {
+			return p, fmt.Errorf("%w: the spawner's first word", errPacket)
 		}
 		return p, p.Facts.UIDs.check()
 	}

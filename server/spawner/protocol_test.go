@@ -13,7 +13,8 @@ import (
 )
 
 var packets = []packet{
-	{Kind: kindHello, Facts: Facts{UIDs: DefaultRange, Limits: "none", Folders: true}}, {Kind: kindHello},
+	{Kind: kindHello, Facts: Facts{UIDs: DefaultRange, Limits: "none", Files: "old kernel", Folders: true}},
+	{Kind: kindHello},
 	{Kind: kindStart, ID: 1, Order: Order{KeyOf("x"), 5000, isolation.RDMA | isolation.NCCL, true}},
 	{Kind: kindKill, ID: 1<<64 - 1}, {Kind: kindStarted, ID: 2, PID: 77}, {Kind: kindFailed, ID: 3, Text: "why"},
 	{Kind: kindExited, ID: 4, Text: "exit status 1"}, {Kind: kindExited, ID: 5},
@@ -26,7 +27,7 @@ func TestPackets(t *testing.T) {
 		if err != nil || got != p {
 			t.Errorf("%+v: %+v, %v", p, got, err)
 		}
-		for n := range len(b) - len(p.Text) - len(p.Facts.Limits) {
+		for n := range len(b) - len(p.Text) - len(p.Facts.Files) {
 			if _, err := parsePacket(b[:n]); err == nil {
 				t.Errorf("%d of %d bytes of kind %d are read", n, len(b), p.Kind)
 			}

@@ -48,6 +48,7 @@ type Order struct {
 type Facts struct {
 	UIDs    Range  // empty: workers have the spawner's user
 	Limits  string // why there is no control group; "": there is one
+	Files   string // why there is no Landlock; "": there is
 	Folders bool   // tenants have folders of their own
 }
 
