@@ -87,6 +87,7 @@ type conn struct {
 	posting  []verbs.SendRequest // those that are being posted, without the lock
 	inDevice int                 // pieces that were posted and have not completed
 	flushes  bool                // somebody posts
+	nowBound []*opening          // windows that the peer is to be told of
 	toPost   *sync.Cond          // for the goroutine that does so for the others
 }
 

@@ -58,98 +58,47 @@ type Config[M any] struct {
 const defaultDepth = 64
 
 // Link is one side of a session's RDMA.
+//
+// Locks: mu, "the link's lock", guards what stands below it, and of the path in use (conn) what its fields say; state
+// and chunk are atomic. It is free while a driver posts, a chunk is copied, or the handler is told. Taken before it:
+// outcomes.telling, opener.mu. Taken under it: the control connection's, for as long as a write takes, and that of a
+// path's registry.
 type Link[M any] struct {
 	cfg     Config[M]
 	log     *slog.Logger
-	local   netip.Addr
-	remote  netip.Addr
 	ctx     context.Context
 	cancel  context.CancelFunc
 	state   atomic.Int32
 	chunk   atomic.Int64
 	workers sync.WaitGroup
-	first   chan struct{} // closed when there is a path, or none to be expected soon
-	once    sync.Once
-	why     error // there is none
 
-	write struct { // the control connection's sending side
-		sync.Mutex
-		buf []byte
-	}
+	control controlConn
+	opener  opener
+	own     ownMemory
 
-	telling  sync.Mutex // held while the handler is told; taken before mu
-	mu       sync.Mutex
-	moved    *sync.Cond // room, credits, the state of paths
-	peer     *ring.Peer[message[M]]
-	depth    int
-	conn     *conn
-	answers  chan answer // of the attempt under way
-	attempt  uint64
-	opening  *conn // of the attempt under way
-	closing  bool  // the peer's link ends: there will be no other path
-	targets  map[uint32]*target[M]
-	queue    []placement[M]
-	idle     int // steps of the watchdog since anything moved
-	watchdog *time.Timer
-	late     *time.Timer // until messages are acknowledged
-	broken   error
-	results  results[M]
-	spare    results[M]
-	limit    int // chunks under way that measuring found to be enough
-	window   int // pieces of them that the device has at most
-
-	buffer     []byte   // half of it are slots, half is copied to before it is sent
-	spareParts []uint32 // pieces of the sending half that are free
-	copying    int      // to such pieces
-
+	mu         sync.Mutex
+	moved      *sync.Cond // room, credits, the state of paths
+	peer       *ring.Peer[message[M]]
 	peerSlots  int
-	complained sync.Once // of memory that cannot be registered
-	noPath     sync.Once
-}
-
-type answer struct {
-	s   *setup
-	err error
+	depth      int
+	conn       *conn
+	closing    bool // the peer's link ends: there will be no other path
+	placements placements[M]
+	outcomes   outcomes[M]
+	watchdog   watchdog
+	late       *time.Timer // until messages are acknowledged
+	slots      []uint32    // of the last acknowledgement, and its payload, for the next one
+	payload    []byte
+	granting   []uint32 // what the peer grants; of the goroutine that reads the control connection
+	broken     error
+	limit      int // chunks under way that measuring found to be enough
+	window     int // pieces of them that the device has at most
 }
 
 // message is what is noted of a chunk under way.
 type message[M any] struct {
 	m    M
 	part uint32 // of the buffer, from which it is sent; ring.NoSlot: of none
-}
-
-// placement is a chunk that waits for its window or for room.
-type placement[M any] struct {
-	chunk  bulk.Chunk
-	addr   uint64 // of the bytes
-	m      M
-	remote uint64
-	key    uint32
-	slot   bool // it goes into a slot, as the peer has no window for it
-}
-
-// target is a window that the peer was asked for.
-type target[M any] struct {
-	seq     uint64
-	granted bool
-	refused bool
-	over    bool // nothing will be placed any more
-	w       window
-	waiting []placement[M]
-}
-
-// aim gives a chunk its place in the window, or has it go into a slot where there is no window; no where neither can
-// be. mu is held.
-func (l *Link[M]) aim(t *target[M], p *placement[M]) bool {
-	if t.refused {
-		p.slot = true
-		return l.conn != nil && l.peerSlots > 0 && int(p.chunk.Bytes) <= l.conn.peer.SlotBytes
-	}
-	if p.chunk.Offset > t.w.bytes || uint64(p.chunk.Bytes) > t.w.bytes-p.chunk.Offset {
-		return false
-	}
-	p.remote, p.key = t.w.addr+p.chunk.Offset, t.w.key
-	return true
 }
 
 // New starts a link. It begins in [bulk.Down].
@@ -163,26 +112,31 @@ func New[M any](cfg Config[M]) *Link[M] {
 	if cfg.Stats == nil {
 		cfg.Stats = &Stats{}
 	}
-	l := &Link[M]{
-		cfg: cfg, log: cfg.Log, first: make(chan struct{}), targets: make(map[uint32]*target[M]),
-		local: AddressOf(cfg.Control.LocalAddr()), remote: AddressOf(cfg.Control.RemoteAddr()),
-	}
+	l := &Link[M]{cfg: cfg, log: cfg.Log}
 	l.moved = sync.NewCond(&l.mu)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.chunk.Store(transport.MaxChunk)
-	l.watchdog = time.AfterFunc(time.Hour, l.checkStall)
-	l.watchdog.Stop()
+	l.control.conn = cfg.Control
+	l.placements.targets = make(map[uint32]*target[M])
+	l.outcomes.own = &l.own
+	l.watchdog.init(l.checkStall)
 	l.late = time.AfterFunc(time.Hour, l.creditLate)
 	l.late.Stop()
-	if err := l.makeBuffer(cfg.Buffer); err != nil {
+	l.own.mu, l.own.moved, l.own.log = &l.mu, l.moved, l.log
+	l.own.slots, l.own.slotBytes, l.own.source = cfg.Slots, cfg.SlotBytes, cfg.Source
+	if err := l.own.makeBuffer(cfg.Buffer); err != nil {
 		l.log.Warn("no memory for RDMA's buffer", "bytes", cfg.Buffer, "error", err)
 	}
+	l.opener.init(l.ctx, l, &l.control, &l.own, openerConfig{
+		dial: cfg.Dial, device: cfg.Device, depth: cfg.Depth, stats: cfg.Stats, log: l.log,
+		local: AddressOf(cfg.Control.LocalAddr()), remote: AddressOf(cfg.Control.RemoteAddr()),
+	})
 	if cfg.Pins != nil {
 		cfg.Pins.tell(l.forget)
 	}
-	l.workers.Go(func() { l.ended(l.readControl()) })
+	l.workers.Go(func() { l.ended(l.control.read(l.message)) })
 	if cfg.Dial {
-		l.workers.Go(l.dial)
+		l.workers.Go(l.opener.run)
 	}
 	return l
 }
@@ -203,21 +157,7 @@ func (l *Link[M]) ChunkBytes() int { return int(l.chunk.Load()) }
 
 // AwaitFirst waits for the first path. It gives the reason why there is none where that will not change by itself, or
 // after some attempts.
-func (l *Link[M]) AwaitFirst(ctx context.Context) error {
-	select {
-	case <-l.first:
-		return l.why
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (l *Link[M]) firstOver(err error) {
-	l.once.Do(func() {
-		l.why = err
-		close(l.first)
-	})
-}
+func (l *Link[M]) AwaitFirst(ctx context.Context) error { return l.opener.awaitFirst(ctx) }
 
 // Describe says over what chunks travel, for people; it is empty without a path.
 func (l *Link[M]) Describe() string {
@@ -237,12 +177,12 @@ func (l *Link[M]) Close() {
 	l.moved.Broadcast()
 	l.mu.Unlock()
 	l.workers.Wait()
-	l.watchdog.Stop()
+	l.watchdog.timer.Stop()
 	l.late.Stop()
 	if l.cfg.Pins != nil {
 		l.cfg.Pins.tell(nil)
 	}
-	l.freeBuffer()
+	l.own.freeBuffer()
 }
 
 // Region is the program's memory, registered for chunks that are sent from it.
@@ -264,8 +204,8 @@ func (l *Link[M]) Register(data []byte) (Region, error) {
 	if err == nil || errors.Is(err, errClosed) {
 		return Region{r: r}, err
 	}
-	l.refusedMemory(err)
-	if l.buffer == nil {
+	l.own.refused(err)
+	if l.own.buffer == nil {
 		return Region{}, err
 	}
 	return Region{region{c, c.sourceMR, true}, true}, nil
@@ -283,19 +223,19 @@ func (l *Link[M]) Send(ch bulk.Chunk, data []byte, from Region, m M) bool {
 	there := func() bool { return l.State() == bulk.Up && l.conn == from.r.conn }
 	part, at := ring.NoSlot, address(data)
 	if from.copied {
-		for there() && len(l.spareParts) == 0 {
+		for there() && len(l.own.spareParts) == 0 {
 			l.moved.Wait()
 		}
 		if !there() {
 			return false
 		}
-		part, at = l.takePart(data)
+		part, at = l.own.takePart(data)
 	}
 	for there() && (l.peer.Room() == 0 || l.peer.Credits() == 0 || l.peer.Unfinished() >= l.limit) {
 		l.moved.Wait()
 	}
 	if !there() {
-		l.freePart(part)
+		l.own.freePart(part)
 		return false
 	}
 	c := l.conn
@@ -307,8 +247,40 @@ func (l *Link[M]) Send(ch bulk.Chunk, data []byte, from Region, m M) bool {
 	return true
 }
 
-// checkStall fails a path on which nothing has moved for long. It counts short steps, because a process that does not
-// run sees nothing move.
+// watchdog counts the steps since anything moved on a path: short ones, because a process that does not run sees
+// nothing move. The link's lock guards it.
+type watchdog struct {
+	idle  int
+	timer *time.Timer
+}
+
+func (w *watchdog) init(step func()) {
+	w.timer = time.AfterFunc(time.Hour, step)
+	w.timer.Stop()
+}
+
+// start begins to count.
+func (w *watchdog) start() {
+	w.idle = 0
+	w.goOn()
+}
+
+// goOn waits for another step.
+func (w *watchdog) goOn() { w.timer.Reset(stallStep) }
+
+// moved says that something has moved.
+func (w *watchdog) moved() { w.idle = 0 }
+
+// stalled counts a step, and says whether nothing has moved for long. If not, the next step comes.
+func (w *watchdog) stalled() bool {
+	if w.idle++; time.Duration(w.idle)*stallStep < stallTimeout {
+		w.goOn()
+		return false
+	}
+	return true
+}
+
+// checkStall fails a path on which nothing has moved for long.
 func (l *Link[M]) checkStall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -316,13 +288,12 @@ func (l *Link[M]) checkStall() {
 	if c == nil || !c.began || l.peer.Unfinished() == 0 && !c.probing {
 		return
 	}
-	if l.idle++; time.Duration(l.idle)*stallStep < stallTimeout {
-		l.watchdog.Reset(stallStep)
+	if !l.watchdog.stalled() {
 		return
 	}
 	unacknowledged, pending := l.peer.Open()
 	if pending == 0 && !c.probing { // everything is there; the peer is only slow to say so
-		l.watchdog.Reset(stallStep)
+		l.watchdog.goOn()
 		return
 	}
 	c.cancel(fmt.Errorf("%w for %v: %d messages are unacknowledged, the device is not through with %d", errStalled,
@@ -340,8 +311,8 @@ func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 	if l.State() != bulk.Up {
 		return false
 	}
-	l.targets[id] = &target[M]{seq: seq}
-	l.say(transport.MessageHeader{Type: transport.MsgWindowWant, ID: id, Seq: seq, Aux: bytes}, nil)
+	l.placements.want(id, seq)
+	l.control.say(transport.MessageHeader{Type: transport.MsgWindowWant, ID: id, Seq: seq, Aux: bytes}, nil)
 	return true
 }
 
@@ -351,40 +322,37 @@ func (l *Link[M]) Want(id uint32, seq, bytes uint64) bool {
 func (l *Link[M]) Place(ch bulk.Chunk, addr uint64, m M) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := l.targets[ch.ID]
-	if l.State() != bulk.Up || t == nil || t.seq != ch.Seq {
+	if l.State() != bulk.Up {
 		return false
 	}
-	p := placement[M]{chunk: ch, addr: addr, m: m}
-	if !t.granted && !t.refused {
-		t.waiting = append(t.waiting, p)
-		return true
+	now, ok := l.placements.add(placement[M]{chunk: ch, addr: addr, m: m}, l.peerSlotBytes())
+	if now {
+		l.pump()
 	}
-	if !l.aim(t, &p) {
-		return false
-	}
-	l.queue = append(l.queue, p)
-	l.pump()
-	return true
+	return ok
 }
 
 // Forget ends a transfer's window on this side; all its chunks have been placed.
 func (l *Link[M]) Forget(id uint32, seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t := l.targets[id]; t != nil && t.seq == seq {
-		if t.over = true; len(t.waiting) == 0 {
-			delete(l.targets, id)
-		}
+	l.placements.forget(id, seq)
+}
+
+// peerSlotBytes is the size of the peer's slots, less than 0 where there are none. mu is held.
+func (l *Link[M]) peerSlotBytes() int {
+	if l.conn == nil || l.peerSlots == 0 {
+		return -1
 	}
+	return l.conn.peer.SlotBytes
 }
 
 // pump posts placements while there is room. mu is held.
 func (l *Link[M]) pump() {
 	c := l.conn
-	n := 0
-	for ; n < len(l.queue) && c != nil && c.usable && c.ctx.Err() == nil && l.peer.Room() > 0; n++ {
-		p := &l.queue[n]
+	queue, n := l.placements.queue, 0
+	for ; n < len(queue) && c != nil && c.usable && c.ctx.Err() == nil && l.peer.Room() > 0; n++ {
+		p := &queue[n]
 		position, slot, ok := l.peer.Send(message[M]{p.m, ring.NoSlot}, p.slot)
 		if !ok {
 			break
@@ -396,9 +364,7 @@ func (l *Link[M]) pump() {
 		l.posted(c, c.post(l.depth, &h, p.addr, c.sourceMR.LKey, p.remote, p.key), int(p.chunk.Bytes))
 	}
 	if n > 0 {
-		left := copy(l.queue, l.queue[n:])
-		clear(l.queue[left:])
-		l.queue = l.queue[:left]
+		l.placements.posted(n)
 		c.toPost.Signal()
 	}
 }
@@ -442,10 +408,10 @@ func (l *Link[M]) sayCredit() {
 		return
 	}
 	l.late.Stop()
-	l.results.slots = l.peer.Offer(l.results.slots[:0])
-	l.results.payload = appendSlots(l.results.payload[:0], l.results.slots)
-	l.say(transport.MessageHeader{Type: transport.MsgPathCredit, Seq: l.conn.epoch, Aux: l.peer.Received()},
-		l.results.payload)
+	l.slots = l.peer.Offer(l.slots[:0])
+	l.payload = appendSlots(l.payload[:0], l.slots)
+	l.control.say(transport.MessageHeader{Type: transport.MsgPathCredit, Seq: l.conn.epoch, Aux: l.peer.Received()},
+		l.payload)
 }
 
 // EndWindow takes back the window of a download, whose memory may be freed after that as soon as the program likes.
@@ -477,22 +443,6 @@ func (l *Link[M]) forget(p pin) {
 	}
 }
 
-// say writes a message to the control connection. A failure shows on its reading side.
-func (l *Link[M]) say(h transport.MessageHeader, payload []byte) {
-	l.write.Lock()
-	defer l.write.Unlock()
-	h.Len = uint32(len(payload))
-	b := h.Append(l.write.buf[:0])
-	b = append(b, payload...)
-	b = append(b, make([]byte, transport.Pad(len(payload))-len(payload))...)
-	l.write.buf = b
-	_ = l.cfg.Control.SetWriteDeadline(time.Now().Add(controlTimeout))
-	_, _ = l.cfg.Control.Write(b)
-}
-
-// controlTimeout bounds writes of control messages; a peer that reads none of them for so long is gone.
-const controlTimeout = 10 * time.Second
-
 func (l *Link[M]) setState(st bulk.State) {
 	if bulk.State(l.state.Swap(int32(st))) != st {
 		l.moved.Broadcast()
@@ -502,7 +452,7 @@ func (l *Link[M]) setState(st bulk.State) {
 // ended is called when the control connection has ended.
 func (l *Link[M]) ended(err error) {
 	closed := l.ctx.Err() != nil
-	l.firstOver(err)
+	l.opener.firstOver(err)
 	l.cancel() // and every path
 	l.cfg.Control.Close()
 	l.mu.Lock()

@@ -29,29 +29,42 @@ const (
 	leastAt  = 12
 )
 
-// measure writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path
-// busy, and how many pieces of them the device. It proves at the same time that the path works. Without slots or memory
-// the usual size is taken.
-func (l *Link[M]) measure(ctx context.Context, c *conn) (chunk, limit, window int, err error) {
-	chunk, limit, window = min(transport.MaxChunk, max(c.peer.SlotBytes, probeLeast)), l.depth, l.depth
-	slots, err := l.awaitCredits(ctx, c)
-	if err != nil || len(slots) == 0 {
+// trial is the measuring of one path.
+type trial[M any] struct {
+	ctx   context.Context
+	link  *Link[M] // whose lock guards what a path counts of writes that measure
+	conn  *conn
+	mem   []byte
+	r     region
+	slots []uint32 // granted; they are written to
+}
+
+func newTrial[M any](ctx context.Context, l *Link[M], c *conn) *trial[M] {
+	return &trial[M]{ctx: ctx, link: l, conn: c}
+}
+
+// run writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path busy,
+// and how many pieces of them the device. It proves at the same time that the path works. Without slots or memory the
+// usual size is taken.
+func (t *trial[M]) run() (chunk, limit, window int, err error) {
+	depth := t.link.depth
+	chunk, limit, window = min(transport.MaxChunk, max(t.conn.peer.SlotBytes, probeLeast)), depth, depth
+	if t.slots, err = t.awaitCredits(); err != nil || len(t.slots) == 0 {
 		return chunk, limit, window, err
 	}
-	mem, r, free, err := l.measuringMemory(c, chunk)
-	if err != nil {
+	var free func()
+	if t.mem, t.r, free, err = t.link.own.forTrial(t.conn, chunk, t.link.cfg.Stats); err != nil {
 		return chunk, limit, window, nil // uploads will find out as well
 	}
 	defer free()
 	began := time.Now()
-	rates, best, err := survey(chunk, func(size int) (float64, error) { return l.probe(ctx, c, mem[:size], r, slots) },
-		func() bool { return time.Since(began) >= probeTotal })
+	rates, best, err := survey(chunk, t.probe, func() bool { return time.Since(began) >= probeTotal })
 	if err != nil {
 		return chunk, limit, window, err
 	}
 	chunk = pickChunk(rates, best)
 	enough := func(span time.Duration, bytes, least int) int {
-		return min(max(int(best*span.Seconds())/bytes+1, least), l.depth)
+		return min(max(int(best*span.Seconds())/bytes+1, least), depth)
 	}
 	return chunk, enough(ahead, chunk, leastAhead), enough(atDevice, min(chunk, pieceBytes), leastAt), nil
 }
@@ -96,7 +109,8 @@ func pickChunk(rates map[int]float64, best float64) int {
 }
 
 // awaitCredits waits for the first credits.
-func (l *Link[M]) awaitCredits(ctx context.Context, c *conn) ([]uint32, error) {
+func (t *trial[M]) awaitCredits() ([]uint32, error) {
+	l, c, ctx := t.link, t.conn, t.ctx
 	if c.peer.SlotCount == 0 {
 		return nil, nil
 	}
@@ -115,8 +129,9 @@ func (l *Link[M]) awaitCredits(ctx context.Context, c *conn) ([]uint32, error) {
 	return append([]uint32(nil), l.peer.Granted()[:min(l.peer.Credits(), probeDepth)]...), nil
 }
 
-// probe writes mem into slots for a moment and gives the bytes a second.
-func (l *Link[M]) probe(ctx context.Context, c *conn, mem []byte, r region, slots []uint32) (float64, error) {
+// probe writes so many bytes into slots at a time, for a moment, and gives the bytes a second.
+func (t *trial[M]) probe(size int) (float64, error) {
+	l, c, ctx, mem := t.link, t.conn, t.ctx, t.mem[:size]
 	stop := context.AfterFunc(ctx, l.wake)
 	defer stop()
 	stopToo := context.AfterFunc(c.ctx, l.wake)
@@ -124,22 +139,22 @@ func (l *Link[M]) probe(ctx context.Context, c *conn, mem []byte, r region, slot
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	began := time.Now()
-	c.probed, c.probing, l.idle = 0, true, 0
+	c.probed, c.probing = 0, true
 	defer func() { c.probing = false }()
-	l.watchdog.Reset(stallStep)
+	l.watchdog.start()
 	posted := 0
 	var req [1]verbs.SendRequest
 	for {
 		if c.gone {
 			return 0, context.Cause(c.ctx)
 		}
-		for posted < probeMost && posted-c.probed < len(slots) && (posted < probeFewest || time.Since(began) < probeTime) {
-			slot := slots[posted%len(slots)]
+		for posted < probeMost && posted-c.probed < len(t.slots) && (posted < probeFewest || time.Since(began) < probeTime) {
+			slot := t.slots[posted%len(t.slots)]
 			req[0] = verbs.SendRequest{
 				ID: workProbe, Op: verbs.OpWrite, Flags: verbs.Signaled,
 				Remote: c.peer.Slots.Addr + uint64(slot)*uint64(c.peer.SlotBytes), RKey: c.peer.Slots.Key, Count: 1,
 			}
-			req[0].SGE[0] = verbs.SGE{Addr: address(mem), Length: uint32(len(mem)), LKey: r.mr.LKey}
+			req[0].SGE[0] = verbs.SGE{Addr: address(mem), Length: uint32(len(mem)), LKey: t.r.mr.LKey}
 			if _, err := c.qp.PostSend(req[:]); err != nil {
 				return 0, err
 			}

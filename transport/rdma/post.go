@@ -116,7 +116,6 @@ func (l *Link[M]) posted(c *conn, err error, bytes int) {
 	l.cfg.Stats.SentChunks.Add(1)
 	l.cfg.Stats.SentBytes.Add(uint64(bytes))
 	if l.peer.Unfinished() == 1 {
-		l.idle = 0
-		l.watchdog.Reset(stallStep)
+		l.watchdog.start()
 	}
 }

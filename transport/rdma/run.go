@@ -26,7 +26,6 @@ func (l *Link[M]) run(c *conn) {
 
 // completions handles what was polled. An error ends the path.
 func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
-	res := &l.results
 	var first error
 	l.mu.Lock()
 	recvs, parts, more := 0, 0, false
@@ -44,7 +43,7 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 		case kindOf(d.ID) == workPart, kindOf(d.ID) == workData:
 			c.inDevice--
 			c.sends--
-			l.idle = 0
+			l.watchdog.moved()
 			if kindOf(d.ID) == workPart {
 				parts++
 			} else if err == nil {
@@ -54,13 +53,13 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 		case kindOf(d.ID) == workBind:
 			var o *opening
 			if o, err = c.bound(numberOf(d.ID)); o != nil {
-				res.windows = append(res.windows, o)
+				c.nowBound = append(c.nowBound, o)
 			}
 		case kindOf(d.ID) == workInvalidate:
 			c.unbound(numberOf(d.ID))
 		case kindOf(d.ID) == workProbe:
 			c.probed++
-			l.idle = 0
+			l.watchdog.moved()
 			l.moved.Broadcast()
 		}
 		if first == nil {
@@ -79,11 +78,11 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 		l.credit(!more) // after the requests are there again: what is acknowledged may be followed by as many
 	}
 	l.advance()
-	for _, o := range res.windows {
+	for _, o := range c.nowBound {
 		l.sayWindow(c, o)
 	}
-	clear(res.windows)
-	res.windows = res.windows[:0]
+	clear(c.nowBound)
+	c.nowBound = c.nowBound[:0]
 	l.flush(c)
 	l.mu.Unlock()
 	l.tell()
@@ -92,7 +91,7 @@ func (l *Link[M]) completions(c *conn, list []verbs.Completion) error {
 
 // advance looks at what is finished, and goes on. mu is held.
 func (l *Link[M]) advance() {
-	l.peer.Finish(l.arrivedThere)
+	l.peer.Finish(l.outcomes.finished)
 	l.pump()
 	l.moved.Broadcast()
 }
@@ -101,7 +100,7 @@ func (l *Link[M]) advance() {
 func (l *Link[M]) arrive(c *conn, d *verbs.Completion) (more bool, err error) {
 	position := l.peer.Received()
 	at := int(position%uint64(l.depth)) * headerBytes
-	h, err := parseHeader(c.headers[at:at+headerSize], position, d.Imm, l.cfg.SlotBytes)
+	h, err := parseHeader(c.headers[at:at+headerSize], position, d.Imm, l.own.slotBytes)
 	if err != nil {
 		return false, err
 	}
@@ -117,7 +116,7 @@ func (l *Link[M]) arrive(c *conn, d *verbs.Completion) (more bool, err error) {
 	}
 	l.cfg.Stats.ReceivedChunks.Add(1)
 	l.cfg.Stats.ReceivedBytes.Add(uint64(h.chunk.Bytes))
-	l.results.arrived = append(l.results.arrived, h)
+	l.outcomes.arrived(h)
 	return h.chunk.More, nil
 }
 
@@ -150,19 +149,9 @@ func (l *Link[M]) finish(c *conn, why error) {
 	l.flushed(c)
 	l.conn, c.gone = nil, true
 	c.toPost.Broadcast()
-	for _, p := range l.queue {
-		l.giveBack(p.m)
-	}
-	clear(l.queue)
-	l.queue = l.queue[:0]
-	for _, t := range l.targets {
-		for _, p := range t.waiting {
-			l.giveBack(p.m)
-		}
-	}
-	clear(l.targets)
+	l.placements.clear(l.outcomes.giveBack)
 	if c.began {
-		f, err := l.peer.End(l.collect())
+		f, err := l.peer.End(l.outcomes.finished, l.outcomes.lost)
 		if err == nil {
 			h := transport.MessageHeader{Type: transport.MsgPathEnd, Seq: f.Epoch, Aux: f.Received}
 			text := ""
@@ -171,7 +160,7 @@ func (l *Link[M]) finish(c *conn, why error) {
 			} else if why != nil && !errors.Is(why, errPeerEnded) {
 				text = why.Error()
 			}
-			l.say(h, []byte(text[:min(len(text), maxReason)]))
+			l.control.say(h, []byte(text[:min(len(text), maxReason)]))
 		} else if l.ctx.Err() == nil {
 			l.log.Error("the account of a lost path does not add up", "error", err)
 		}
@@ -205,7 +194,7 @@ func (l *Link[M]) sayWindow(c *conn, o *opening) {
 	}
 	l.cfg.Stats.Windows.Add(1)
 	var b [windowBytes]byte
-	l.say(transport.MessageHeader{Type: transport.MsgWindow, ID: o.id, Seq: o.seq}, w.append(b[:0]))
+	l.control.say(transport.MessageHeader{Type: transport.MsgWindow, ID: o.id, Seq: o.seq}, w.append(b[:0]))
 }
 
 // wanted answers the peer's wish for a window.
@@ -219,7 +208,7 @@ func (l *Link[M]) wanted(h transport.MessageHeader) {
 			if r, err := c.register(l.cfg.Pins, mem[:h.Aux], verbs.LocalWrite|verbs.RemoteWrite, l.cfg.Stats); err == nil {
 				o = &opening{id: h.ID, seq: h.Seq, addr: address(mem), bytes: h.Aux, r: r}
 			} else {
-				l.refusedMemory(err)
+				l.own.refused(err)
 			}
 		}
 	}
@@ -240,19 +229,7 @@ func (l *Link[M]) wanted(h transport.MessageHeader) {
 	} else if o != nil {
 		o.r.release()
 	}
-	l.say(transport.MessageHeader{Type: transport.MsgWindow, ID: h.ID, Seq: h.Seq, Result: 1}, nil)
-}
-
-// refusedMemory logs that memory could not be registered.
-func (l *Link[M]) refusedMemory(err error) {
-	l.complained.Do(func() {
-		if l.buffer != nil {
-			l.log.Warn("memory of the program cannot be registered for RDMA; its copies go through a buffer", "buffer",
-				len(l.buffer), "error", err)
-		} else {
-			l.log.Warn("memory of the program cannot be registered for RDMA; its copies go over TCP", "error", err)
-		}
-	})
+	l.control.say(transport.MessageHeader{Type: transport.MsgWindow, ID: h.ID, Seq: h.Seq, Result: 1}, nil)
 }
 
 // granted takes the peer's answer to a wish for a window.
@@ -260,8 +237,8 @@ func (l *Link[M]) granted(h transport.MessageHeader, payload []byte) error {
 	l.mu.Lock()
 	defer l.tell()
 	defer l.mu.Unlock()
-	t := l.targets[h.ID]
-	if t == nil || t.seq != h.Seq || t.granted || t.refused {
+	t := l.placements.asked(h.ID, h.Seq)
+	if t == nil {
 		return nil
 	}
 	if h.Result == 0 {
@@ -276,16 +253,7 @@ func (l *Link[M]) granted(h transport.MessageHeader, payload []byte) error {
 	} else {
 		t.refused = true
 	}
-	for _, p := range t.waiting {
-		if l.aim(t, &p) {
-			l.queue = append(l.queue, p)
-		} else {
-			l.giveBack(p.m)
-		}
-	}
-	if t.waiting = nil; t.over {
-		delete(l.targets, h.ID)
-	}
+	l.placements.settle(h.ID, t, l.peerSlotBytes(), l.outcomes.giveBack)
 	l.pump()
 	return nil
 }

@@ -139,7 +139,7 @@ func TestWindowsEnd(t *testing.T) {
 			server.link.Want(id, 1, n)
 			var w window
 			server.link.eventually(t, "a window", func() bool {
-				x := server.link.targets[id]
+				x := server.link.placements.targets[id]
 				if x == nil || !x.granted {
 					return false
 				}
