@@ -343,7 +343,7 @@ func Tune(c *net.TCPConn) error {
 	}
 	var serr error
 	err = raw.Control(func(fd uintptr) {
-		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(Unanswered.Milliseconds()))
+		serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
 	})
 	return errors.Join(err, serr)
 }

@@ -187,7 +187,7 @@ func TestConn(t *testing.T) {
 		{unix.IPPROTO_TCP, unix.TCP_NODELAY}: 1, {unix.SOL_SOCKET, unix.SO_KEEPALIVE}: 1,
 		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE}:  5,
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}: 3, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT}: 3,
-		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: 15000,
+		{unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT}: 13000,
 	} {
 		if got, err := unix.GetsockoptInt(conn.FD(), opt[0], opt[1]); got != want || err != nil {
 			t.Errorf("socket option %v is %d, expected %d; %v", opt, got, want, err)

@@ -50,7 +50,9 @@ const (
 	PullUnit = wire.PullUnit
 )
 
-// Times. A dead peer is noticed within Unanswered, whether data are under way (user timeout) or not (keep-alive).
+// Times. A dead peer is noticed within Unanswered, whether data are under way (user timeout) or not (keep-alive: it is
+// looked for the user timeout when a probe is due, so that is a little less than the time of the last probe). For the
+// connections of sessions see [Beat].
 const (
 	ConnectTimeout   = 5 * time.Second
 	HandshakeTimeout = 40 * time.Second // longer than a server waits for a worker
@@ -60,6 +62,7 @@ const (
 	keepIdle     = 5 * time.Second
 	keepInterval = 3 * time.Second
 	keepCount    = 3
+	userTimeout  = keepIdle + keepCount*keepInterval - time.Second
 )
 
 // CommandFlags of a command header.

@@ -64,6 +64,7 @@ func NewLine(c net.Conn) (*Line, error) {
 		}
 		return nil, fmt.Errorf("a socket that blocks: %w", err)
 	}
+	Unhurried(fd)
 	return &Line{fd: fd, tls: stream}, nil
 }
 

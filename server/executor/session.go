@@ -79,6 +79,8 @@ type Config struct {
 	Sharer  Sharer // nil: memory cannot be shared with other sessions
 	// Board is where the sessions of a server see how far the others are; nil: there are none.
 	Board *order.Board
+	// Beat is how often it is looked for a client that is gone; 0: [transport.Beat].
+	Beat time.Duration
 	// Text is where the driver's prints arrive; nil when nobody collects them.
 	Text Text
 }
@@ -111,6 +113,9 @@ type Session struct {
 
 	sinceOut int // commands since an answer was queued
 
+	pulse pulse
+	beat  time.Duration
+
 	stopped   chan struct{}
 	stopOnce  sync.Once
 	noSupport map[uint16]bool // operations logged as not supported
@@ -131,6 +136,9 @@ func New(cfg Config) (*Session, error) {
 	if cfg.Staging <= 0 {
 		cfg.Staging = defaultStaging
 	}
+	if cfg.Beat == 0 {
+		cfg.Beat = transport.Beat
+	}
 	if cfg.RDMASlots == 0 {
 		cfg.RDMASlots = DefaultRDMASlots
 	}
@@ -138,6 +146,7 @@ func New(cfg Config) (*Session, error) {
 		base:      newBase(cfg, table),
 		conn:      cfg.Conn,
 		callback:  newCallbackConn(),
+		beat:      cfg.Beat,
 		stopped:   make(chan struct{}),
 		noSupport: make(map[uint16]bool),
 	}
@@ -209,7 +218,12 @@ func (s *Session) Run() error {
 	if s.times.work > 0 {
 		watch.Go(func() { s.times.watch(s) })
 	}
+	transport.Unhurried(s.conn.FD())
+	s.pulse.start(s, s.beat)
 	err := s.loop()
+	if p := &s.pulse; p.gone.Load() && errors.Is(err, ErrGone) {
+		err = fmt.Errorf("%w: %w", ErrGone, unix.ETIMEDOUT)
+	}
 	if errors.Is(err, errLeft) || errors.Is(err, ErrGone) && s.hasLeft() {
 		err = nil
 	}
@@ -226,6 +240,7 @@ func (s *Session) Run() error {
 	}
 	s.sendRest()
 	s.Stop()
+	s.pulse.done.Wait()
 	s.callback.close()
 	s.copies.close()
 	s.out.pumps.Wait()
@@ -278,7 +293,10 @@ func (s *Session) loop() (err error) {
 			s.came = metrics.Now()
 			s.metrics.Add(metrics.Received(s.conn.Transport()), n)
 			s.metrics.Set(metrics.QueueBytes, s.in.buffered())
-			if err := s.work(); err != nil {
+			s.pulse.begin()
+			err := s.work()
+			s.pulse.end()
+			if err != nil {
 				return err
 			}
 		}

@@ -48,6 +48,7 @@ type transfers struct {
 	log        *slog.Logger
 	registered *registrations // have the memory of downloads
 	traffic    *traffic
+	heart      *heart
 	owner      owner
 }
 
@@ -233,6 +234,8 @@ func (c *bulkConn) Abandoned(bulk.Buffer) {
 // awaitChunks waits until n bytes of a download that ends have come as chunks. Until then nothing behind its end is
 // read.
 func (b *transfers) awaitChunks(id uint32, n uint64) error {
+	b.heart.chunks.Store(true)
+	defer b.heart.chunks.Store(false)
 	b.watchChunks(id, n)
 	all := b.arrivals.Await(id, n)
 	b.endWindow(id)

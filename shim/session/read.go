@@ -33,6 +33,7 @@ type reader struct {
 	registered *registrations
 	bulk       *transfers
 	traffic    *traffic
+	heart      *heart
 	owner      owner
 }
 

@@ -149,9 +149,12 @@ func (rd *reader) begin(rx *receiver, h transport.MessageHeader) error {
 		if h.ID >= transport.FirstTransfer {
 			rd.shared.news()
 		}
-	case transport.MsgDone, transport.MsgFlushed, transport.MsgForget:
+	case transport.MsgDone, transport.MsgFlushed, transport.MsgForget, transport.MsgAlive:
 		if h.Len != 0 {
 			return protocol("a payload of %d bytes in %v", h.Len, h.Type)
+		}
+		if h.Type == transport.MsgAlive {
+			return rd.heart.answered(h.Seq)
 		}
 	case transport.MsgProgress:
 		if h.Len != 0 || rd.shared.track(h.Aux) == nil {
@@ -175,6 +178,7 @@ func (rd *reader) begin(rx *receiver, h transport.MessageHeader) error {
 // finish acts on a message whose payload is complete.
 func (rd *reader) finish(rx *receiver) {
 	h := &rx.h
+	rd.heart.heard.Add(1)
 	switch h.Type {
 	case transport.MsgReply:
 		w := rd.calls.waiter(h.ID)

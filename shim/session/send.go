@@ -34,6 +34,7 @@ type sender struct {
 	reader  *reader
 	bulk    *transfers
 	traffic *traffic
+	heart   *heart
 	owner   owner
 }
 
@@ -152,6 +153,7 @@ func (s *sender) command(at uint64) (size uint64, flags transport.CommandFlags) 
 
 // sendRing sends the ring up to end as one frame and gives the front its room back.
 func (s *sender) sendRing(end uint64) error {
+	s.heart.stir()
 	start := s.head & s.mask
 	if err := s.sendFrame(s.ring[start : start+end-s.head]); err != nil {
 		return err
@@ -228,6 +230,8 @@ func (s *sender) awaitRoom() error {
 	if lost := s.shared.lost(); lost != 0 {
 		return errEnded
 	}
+	s.heart.writers.Add(1)
+	defer s.heart.writers.Add(-1)
 	if !s.reader.tryRead() {
 		_, err := s.conn.Wait(transport.Writable, otherReaderPause)
 		return err
@@ -311,14 +315,21 @@ func own(op uint16, flags transport.CommandFlags, payload []byte) []byte {
 	return append(b, payload...)[:size]
 }
 
-// sendOwn sends a command of the core itself between those of the ring, and numbers it; numbered, if not nil, is told the
-// number before the command is on its way.
-func (s *sender) sendOwn(command, bulk []byte, numbered func(uint64)) error {
-	s.Lock()
+// number gives a command of the core itself its number. The lock is held.
+func (s *sender) number(command []byte) uint64 {
 	s.own++
 	binary.LittleEndian.PutUint64(command[8:], s.own)
+	return s.own
+}
+
+// sendOwn sends a command of the core itself between those of the ring, and numbers it; numbered, if not nil, is told
+// the number before the command is on its way.
+func (s *sender) sendOwn(command, bulk []byte, numbered func(uint64)) error {
+	s.heart.stir()
+	s.Lock()
+	n := s.number(command)
 	if numbered != nil {
-		numbered(s.own)
+		numbered(n)
 	}
 	err := s.sendFrame(command)
 	if err == nil && bulk != nil {

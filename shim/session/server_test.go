@@ -38,7 +38,11 @@ type peer struct {
 	ops      []uint16
 	seqs     []uint64
 	drop     bool // reads commands without looking at them
-	bye      atomic.Bool
+	beat     time.Duration
+	deaf     atomic.Bool // answers no ping
+	// between the peer and the client: what becomes of a message
+	change func(h transport.MessageHeader) []transport.MessageHeader
+	bye    atomic.Bool
 }
 
 const deadline = time.Minute
@@ -165,6 +169,12 @@ func (p *peer) commands(r io.Reader) {
 				p.bye.Store(true)
 				continue
 			}
+			if h.Op == wire.OpPing && h.Thread == transport.CoreThread {
+				if !p.deaf.Load() {
+					p.say(transport.MessageHeader{Type: transport.MsgAlive, Seq: h.Seq}, nil)
+				}
+				continue
+			}
 			p.mu.Lock()
 			p.ops, p.seqs = append(p.ops, h.Op), append(p.seqs, h.Seq)
 			p.mu.Unlock()
@@ -181,7 +191,14 @@ func (p *peer) say(h transport.MessageHeader, payload []byte) {
 	defer p.mu.Unlock()
 	h.Len = uint32(len(payload))
 	h.Flags = p.chain.Next(&h)
-	sayOn(p.main, h, payload)
+	if p.change == nil {
+		sayOn(p.main, h, payload)
+		return
+	}
+	for _, changed := range p.change(h) {
+		b := append(changed.Append(nil), payload...)
+		_, _ = p.main.Write(append(b, make([]byte, transport.Pad(len(payload))-len(payload))...))
+	}
 }
 
 func sayOn(c net.Conn, h transport.MessageHeader, payload []byte) {
@@ -273,7 +290,7 @@ func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Se
 	p.ready()
 	s, err := Open(Config{
 		Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared, HostRun: host, Bulk: bulk,
-		Log: slog.New(slog.NewTextHandler(text, nil)),
+		Log: slog.New(slog.NewTextHandler(text, nil)), beat: p.beat,
 	})
 	if err != nil {
 		p.t.Fatal(err)

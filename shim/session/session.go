@@ -9,7 +9,8 @@
 // Beside the program's threads there are
 //   - the sender, which sends commands that nobody waits for,
 //   - the background reader, awake only while asynchronous downloads are under way and nobody leads,
-//   - the callback connection's reader, and the runner of host functions.
+//   - the callback connection's reader, and the runner of host functions,
+//   - the heart, which notices a server that does not answer.
 //
 // A session's parts have the state, and say what their locks guard: the [sender] writes to the main connection, the
 // [reader] reads from it, the [calls] are those whose replies are due, the [registrations] what the server may ask for;
@@ -85,6 +86,8 @@ type Config struct {
 	RDMAMemory int
 	Opening    func()       // told before the callback connection is opened, so that a fork can wait for it; may be nil
 	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
+
+	beat time.Duration // 0: [transport.Beat]
 }
 
 // owner is the session as its parts see it.
@@ -113,6 +116,7 @@ type Session struct {
 	calls      calls
 	registered registrations
 	callback   callback
+	heart      heart
 	bulk       transfers
 	images     images
 	traffic    traffic
@@ -137,6 +141,7 @@ func Open(cfg Config) (*Session, error) {
 		return nil, err
 	}
 	s.conn = conn
+	transport.Unhurried(conn.FD())
 	s.dialer = dialer{ctx: ctx, server: cfg.Server, first: cfg.Hello, welcome: welcome, told: cfg.Opened}
 	s.connect()
 	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion,
@@ -146,6 +151,7 @@ func Open(cfg Config) (*Session, error) {
 	s.start(s.reader.runBackground)
 	s.start(s.callback.serve)
 	s.start(s.callback.runHosts)
+	s.start(func() { beats(s) })
 	if cfg.Transport == config.TransportRDMA {
 		if err := s.bulk.demandPath(); err != nil {
 			s.Close()
@@ -164,6 +170,9 @@ func (s *Session) connect() {
 	rd.conn, rd.shared, rd.log, rd.print = s.conn, s.shared, s.log, s.cfg.Print
 	rd.calls, rd.registered, rd.bulk, rd.traffic, rd.owner = &s.calls, &s.registered, &s.bulk, &s.traffic, s
 	rd.rx.buf = make([]byte, receiveBuffer)
+
+	s.heart.every = cmp.Or(s.cfg.beat, transport.Beat)
+	w.heart, rd.heart, s.bulk.heart = &s.heart, &s.heart, &s.heart
 
 	s.calls.shared = s.shared
 	s.registered.init(s.shared, &s.calls)
@@ -269,6 +278,7 @@ func (s *Session) end(result int32) {
 	s.callback.shut()
 	s.send.release()
 	s.reader.release()
+	s.heart.end()
 }
 
 // releaseWaiters gives everybody who waits the session's last result. Nothing may be written to their memory from then
@@ -303,6 +313,7 @@ func (s *Session) Wait() {
 
 // Look sends what is pending and handles what has arrived, without waiting.
 func (s *Session) Look() {
+	s.heart.stir()
 	if atomic.LoadUint64(&s.shared.Tail) != atomic.LoadUint64(&s.shared.Head) {
 		s.send.flush(toTail)
 	}

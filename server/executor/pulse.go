@@ -1,0 +1,115 @@
+package executor
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/transport"
+)
+
+// pulse speaks for the executor while that is in the driver, and notices a client's machine that is gone while bytes
+// are under way to it. It belongs to no thread of the driver's. Where nothing goes on it sleeps.
+type pulse struct {
+	s       *Session
+	turns   atomic.Uint64 // of the executor: odd while it carries commands out
+	resting atomic.Bool   // nobody looks until the executor says that there is something
+	roused  chan struct{}
+	gone    atomic.Bool // the client's machine does not answer any more
+	done    sync.WaitGroup
+}
+
+// begin and end stand around what the executor does with what it received.
+func (p *pulse) begin() {
+	p.turns.Add(1)
+	if p.resting.Load() && p.resting.CompareAndSwap(true, false) {
+		p.roused <- struct{}{}
+	}
+}
+
+func (p *pulse) end() { p.turns.Add(1) }
+
+func (p *pulse) start(s *Session, beat time.Duration) {
+	p.s, p.roused = s, make(chan struct{}, 1)
+	p.done.Go(func() { p.run(time.NewTicker(beat)) })
+}
+
+func (p *pulse) run(t *time.Ticker) {
+	defer t.Stop()
+	last, owing := uint64(0), transport.Debtors{}
+	for {
+		select {
+		case <-t.C:
+		case <-p.s.stopped:
+			return
+		}
+		turn := p.turns.Load()
+		fds := p.s.sockets()
+		if owing.Look(fds, transport.TrafficOf) {
+			p.gone.Store(true)
+			p.s.log.Error("session ends: the client's machine, or the way to it, does not answer any more")
+			p.s.Stop()
+			return
+		}
+		switch {
+		case turn != last:
+			last = turn
+		case turn%2 != 0: // the same turn as a beat ago
+			p.speak()
+		case len(owing) == 0 && !underWay(fds) && !p.rest(turn):
+			return
+		}
+	}
+}
+
+// speak gives the client a sign of life if it has asked for something that nobody has read yet.
+func (p *pulse) speak() {
+	if transport.Unread(p.s.conn.FD()) == 0 || p.s.out.pending() != 0 {
+		return
+	}
+	p.s.out.message(transport.MessageHeader{Type: transport.MsgAlive}, nil, nil)
+	_, _ = p.s.out.flush() // a failure is the executor's as well
+}
+
+// rest sleeps until the executor turns to something. It says no at the session's end.
+func (p *pulse) rest(turn uint64) bool {
+	p.resting.Store(true)
+	if p.turns.Load() != turn && p.resting.CompareAndSwap(true, false) {
+		return true
+	}
+	select {
+	case <-p.roused:
+		return true
+	case <-p.s.stopped:
+		return false
+	}
+}
+
+// underWay says whether bytes have not arrived yet.
+func underWay(fds []int) bool {
+	for _, fd := range fds {
+		if n, err := unix.IoctlGetInt(fd, unix.TIOCOUTQ); err == nil && n > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// sockets are those of the session.
+func (s *Session) sockets() []int {
+	fds := []int{s.conn.FD()}
+	s.callback.mu.Lock()
+	if s.callback.line != nil {
+		fds = append(fds, s.callback.line.FD())
+	}
+	s.callback.mu.Unlock()
+	t := s.copies.bulk
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.conns {
+		fds = append(fds, c.Line.FD())
+	}
+	return fds
+}
