@@ -1,12 +1,14 @@
 package main
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -44,6 +46,9 @@ LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 			program, err := exec.LookPath(args[0])
 			if err != nil && !errors.Is(err, exec.ErrDot) {
 				return notRun(args[0], err)
+			}
+			if why := unreached(program); why != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "scuda: warning: %s does not use the server's GPU: %s\n", args[0], why)
 			}
 			return notRun(args[0], unix.Exec(program, args, env))
 		},
@@ -86,6 +91,9 @@ func clientEnv(env []string, address, tokenFile string) ([]string, error) {
 			return nil, err
 		}
 		env = setEnv(setEnv(env, "SCUDA_TOKEN", ""), "SCUDA_TOKEN_FILE", tokenFile)
+	}
+	if err := checkLibName(lib); err != nil {
+		return nil, err
 	}
 	env = prependEnv(env, "LD_PRELOAD", filepath.Join(lib, "libscuda.so"))
 	return prependEnv(env, "LD_LIBRARY_PATH", lib), nil
@@ -147,6 +155,33 @@ func checkLib(folder string) (string, error) {
 		return "", fmt.Errorf("%w: %w", errNoLibraries, err)
 	}
 	return filepath.Abs(folder)
+}
+
+// errLibName is a folder of libraries whose name cannot stand in a list of the dynamic loader's.
+var errLibName = errors.New("the dynamic loader cannot be told the folder of the client libraries")
+
+func checkLibName(folder string) error {
+	if i := strings.IndexAny(folder, " \t\n:;$"); i >= 0 {
+		return fmt.Errorf("%w: %s has %q in its name; move it, or copy its files to another folder and set SCUDA_LIB to that",
+			errLibName, folder, folder[i])
+	}
+	return nil
+}
+
+// unreached says why the dynamic loader will not give a program our libraries; "" where it will, as far as can be told.
+func unreached(program string) string {
+	if info, err := os.Stat(program); err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+		return "it runs with the rights of its owner, so it takes no libraries from its caller"
+	}
+	f, err := elf.Open(program)
+	if err != nil { // a script, or nothing that can be run
+		return ""
+	}
+	defer f.Close()
+	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return ""
+	}
+	return "it is linked statically; programs that it starts do, if they are not"
 }
 
 func setEnv(env []string, name, value string) []string {

@@ -220,6 +220,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if c.Log, err = config.OpenLog(o.log, stderr); err != nil {
 		return nil, fmt.Errorf("--log: %w", err)
 	}
+	o.warnOfSecrets(c.Log)
 	return c, nil
 }
 

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -47,6 +49,15 @@ func (o *serveOptions) readTrust(c *server.Config) error {
 	var err error
 	c.Tenants, err = tenant.Read(files)
 	return err
+}
+
+// warnOfSecrets tells the operator of files with secrets that every user of the machine can read.
+func (o *serveOptions) warnOfSecrets(log *slog.Logger) {
+	for _, name := range []string{o.tokenFile, o.tenants, o.key} {
+		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
+			log.Warn("every user of this machine can read a file with secrets; run chmod o-r FILE", "file", name)
+		}
+	}
 }
 
 // needsTLS says whether there has to be a certificate: where clients of other machines come and TLS was not waived.
