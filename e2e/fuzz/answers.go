@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"scuda.dev/scuda/transport"
 )
@@ -25,6 +26,8 @@ func (c *trial) verdict(r *recording, p ran, strict bool) {
 		c.fault("the client's library broke down in %s, exit status %d, %v:\n%s", r.Program, p.code, p.signal, p.text)
 	case p.late:
 		c.told(waited)
+	case p.signal == syscall.SIGBUS && strings.Contains(p.text, "the program gets SIGBUS"):
+		c.told(refused) // it touched unified memory whose server is lost: there is no other way to say so
 	case p.code < 0 && p.signal != 0:
 		c.fault("%s was ended by %v:\n%s%s", r.Program, p.signal, p.out, p.text)
 	case strict && p.code == 0 && r.Steady && p.out != r.Output && !failedCall(p.text):
