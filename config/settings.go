@@ -5,8 +5,8 @@ package config
 type Setting struct {
 	Name    string
 	Common  bool   // stands in the README, too
-	Meaning string // to a client; "" where only the server's option of that name reads it, which `scuda --help` explains
-	Server  bool   // the variable of an option of `scuda -l`
+	Meaning string // to a client; "" where only the server's option of that name reads it: `scuda serve --help`
+	Server  bool   // the variable of an option of `scuda serve`
 }
 
 // Settings are all of them, in the order of the tables.

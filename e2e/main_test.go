@@ -241,7 +241,7 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// server is a running `scuda -l`.
+// server is a running `scuda serve`.
 type server struct {
 	*process
 	addr  string

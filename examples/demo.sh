@@ -7,8 +7,8 @@ cd "$(dirname "$0")/.."
 out=$(mktemp -d)
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true; rm -rf "$out"' EXIT
 
-echo '$ scuda -l 127.0.0.1:0 --gpu sim &'
-build/scuda -l 127.0.0.1:0 --gpu sim --cache-dir "$out/cache" --log warn >"$out/server" &
+echo '$ scuda serve 127.0.0.1:0 --gpu sim &'
+build/scuda serve 127.0.0.1:0 --gpu sim --cache-dir "$out/cache" --log warn >"$out/server" &
 server=$!
 for ((i = 0; i < 300; i++)); do
   address=$(awk '/^listening on / {print $3; exit}' "$out/server")

@@ -159,7 +159,7 @@ func listenError(addr string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf(
-			"cannot listen on %s: the port is in use; stop the other server or choose another port with -l HOST:PORT (0 "+
+			"cannot listen on %s: the port is in use; stop the other server or choose another port (0 "+
 				"picks one): %w", addr, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("cannot listen on %s: no interface of this machine has the address: %w", addr, err)

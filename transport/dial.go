@@ -280,7 +280,7 @@ func dialError(address string, err error) error {
 		e.Remedy = "check this machine's name service, or use the IP address"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		e.Kind, e.Detail = ErrRefused, "the connection was refused: nothing listens there"
-		e.Remedy = "start the server with 'scuda -l ADDRESS', or check host and port"
+		e.Remedy = "start the server with 'scuda serve ADDRESS', or check host and port"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, syscall.ETIMEDOUT):
 		e.Kind, e.Detail = ErrTimeout, fmt.Sprintf("no answer within %s", ConnectTimeout)

@@ -108,7 +108,7 @@ func TestDialErrors(t *testing.T) {
 	}{
 		{"bad address", "a b", ErrAddress, []string{`"a b"`, "HOST:PORT"}},
 		{"unknown host", "no-such-host.invalid:1", ErrUnknownHost, []string{"no-such-host.invalid", "SCUDA_SERVER"}},
-		{"refused", closed.Addr().String(), ErrRefused, []string{"refused", "scuda -l"}},
+		{"refused", closed.Addr().String(), ErrRefused, []string{"refused", "scuda serve"}},
 		{"silent", serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }), ErrTimeout,
 			[]string{"does not answer", "check that a scuda server"}},
 		{"closes", serve(t, func(c *net.TCPConn) {}), ErrClosed, []string{"closed the connection", "log"}},

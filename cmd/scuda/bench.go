@@ -37,7 +37,7 @@ func newBench() *cobra.Command {
 and what plain TCP connections between two processes do. Without a configured server a server of its own is started
 on the loopback interface. The figures are medians over the rounds.`,
 		Example: "  scuda bench\n  scuda bench --server gpu1:14833 --rounds 3 --json > result.json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r, err := o.measure(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
@@ -128,7 +128,7 @@ func (o *benchOptions) serve(ctx context.Context) (stop func(), err error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	p := exec.CommandContext(ctx, self, "-l", onLoopback+":0", "--log", "error")
+	p := exec.CommandContext(ctx, self, "serve", onLoopback+":0", "--log", "error")
 	p.Cancel = func() error { return p.Process.Signal(os.Interrupt) }
 	p.Stderr = os.Stderr
 	out, err := p.StdoutPipe()

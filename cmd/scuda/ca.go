@@ -20,7 +20,7 @@ func newCA() *cobra.Command {
   scuda ca init                        # once
   scuda ca issue --server gpu1.lan     # for a server that clients reach by this name
   scuda ca issue alice                 # for a client: the tenant alice
-  scuda -l 0.0.0.0 --tls-cert gpu1.lan.crt --client-ca ca.crt
+  scuda serve 0.0.0.0 --tls-cert gpu1.lan.crt --client-ca ca.crt
   SCUDA_CA=ca.crt SCUDA_CERT=alice.crt scuda gpu1.lan
 
 ` + exitHelp,

@@ -1,7 +1,6 @@
 // Command scuda serves GPUs to other machines and runs programs on GPUs that other machines serve.
 //
-// One file a verb: serve.go (scuda -l ADDR), remember.go (scuda HOST:PORT), run.go, bench.go and proxy.go, trace.go,
-// info.go, version.go, worker.go. Every option has a variable in the environment, SCUDA_ and its name in capitals;
+// One file a verb, named after it. Every option has a variable in the environment, SCUDA_ and its name in capitals;
 // env.go joins the two. Exit codes are in exit.go.
 package main
 

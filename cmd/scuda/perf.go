@@ -252,7 +252,7 @@ func openPlace(ctx context.Context, place string, distance time.Duration) (*perf
 		}
 		return &perf.Where{Env: env, Close: func() {}}, nil
 	}
-	args := []string{"-l", onLoopback + ":0", "--log", "error", "--gpu", "real", "--transport", "tcp"}
+	args := []string{"serve", onLoopback + ":0", "--log", "error", "--gpu", "real", "--transport", "tcp"}
 	switch place {
 	case perf.Sim:
 		args[5] = "sim"

@@ -3,52 +3,54 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/server"
 )
 
-// onLoopback is what `scuda -l` without an address means.
+// onLoopback is where a server listens that was told no address.
 const onLoopback = "127.0.0.1"
+
+// The groups of the help text.
+const (
+	groupUse     = "use"
+	groupServe   = "serve"
+	groupMeasure = "measure"
+)
 
 func newRoot() *cobra.Command {
 	var serve serveOptions
 	root := &cobra.Command{
-		Use:   "scuda [HOST:PORT]",
-		Short: "Run CUDA programs on a GPU elsewhere",
+		Use:     "scuda",
+		Short:   "Run CUDA programs on a GPU elsewhere",
+		Version: server.Version(),
 		Long: `scuda lets a program that was written for an NVIDIA GPU run, unmodified, on a machine that has none;
 its calls are carried out by a GPU on another machine.
 
-On the machine with the GPU:      scuda -l 0.0.0.0:14833 --token-file FILE
-On the machine without, once:     scuda HOST:PORT
+On the machine with the GPU:      scuda serve 0.0.0.0:14833 --token-file FILE
+On the machine without, once:     scuda login HOST:PORT
 and then:                         scuda run -- python3 train.py
 
 ` + exitHelp,
-		Example: `  scuda -l 127.0.0.1:0 --gpu sim     # serve a simulated GPU on a free port
-  scuda gpu1.example.org:14833       # use that server from now on
+		Example: `  scuda serve --gpu sim              # serve a simulated GPU to programs on this machine
+  scuda login gpu1.example.org       # use that server from now on
   scuda run -- nvidia-smi`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage(fmt.Errorf("one HOST:PORT at most, not %q; to run a program: scuda run -- %s", args,
-					strings.Join(args, " ")))
-			}
-			return nil
-		},
+		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			insecure := cmd.Flags().Changed("insecure") // by hand, not by the environment
-			if err := applyEnv(cmd.Flags()); err != nil {
-				return err
-			}
-			if cmd.Flags().Changed("listen") {
-				if len(args) == 1 { // scuda -l ADDR: an option with an optional value leaves ADDR to the arguments
-					if serve.listen != onLoopback {
-						return usage(fmt.Errorf("two addresses, %s and %s", serve.listen, args[0]))
-					}
-					serve.listen = args[0]
-				}
-				return serve.run(cmd)
+			switch {
+			case cmd.Flags().Changed("listen"):
+				return serve.start(cmd, args)
+			case len(args) > 0 && !isAddress(args[0]):
+				return unknown(cmd, args[0])
+			case len(args) > 1:
+				return usage(fmt.Errorf("one HOST:PORT at most, not %q; to run a program: scuda run -- %s", args,
+					strings.Join(args, " ")))
 			}
 			var stray []string
 			for _, name := range serveFlags {
@@ -58,12 +60,12 @@ and then:                         scuda run -- python3 train.py
 			}
 			switch {
 			case len(stray) > 0:
-				return usage(fmt.Errorf("%s belongs to serving: add -l ADDR", strings.Join(stray, ", ")))
+				return usage(fmt.Errorf("%s belongs to serving: scuda serve %s", strings.Join(stray, ", "), stray[0]))
 			case len(args) == 0:
 				return cmd.Help()
 			}
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 && !strings.ContainsAny(args[0], ".:") {
-				return usage(fmt.Errorf("no command %q; did you mean %s?", args[0], strings.Join(near, " or ")))
+			if err := applyEnv(cmd.Flags()); err != nil {
+				return err
 			}
 			return remember(cmd.Context(), people{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()}, args[0],
 				serve.tokenFile, insecure)
@@ -72,16 +74,59 @@ and then:                         scuda run -- python3 train.py
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
+	root.SetVersionTemplate(versionLine())
 	serve.flags(root.Flags())
-	root.AddCommand(newRun(), newBench(), newPerf(), newTrace(), newExporter(), newInfo(), newCA(), newRDMA(),
-		newVersion(), newWorker(), newSpawner())
+	for _, name := range serveFlags { // those of `scuda serve`, which scuda -l takes, too
+		root.Flags().Lookup(name).Hidden = true
+	}
+	root.AddGroup(&cobra.Group{ID: groupUse, Title: "Use a GPU elsewhere:"},
+		&cobra.Group{ID: groupServe, Title: "Serve the GPUs of this machine:"},
+		&cobra.Group{ID: groupMeasure, Title: "Measure:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+		}
+		root.AddCommand(commands...)
+	}
+	add(groupUse, newRun(), newInfo())
+	add(groupServe, newServe(), newCA())
+	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
+	root.AddCommand(newVersion(), newWorker(), newSpawner())
 	root.InitDefaultCompletionCmd()
 	return root
 }
 
-func noArgs(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return usage(errors.New("no arguments expected, got " + strings.Join(args, " ")))
+// isAddress says whether a word can only be a server's address: HOST:PORT, an IP address, or a name with a dot.
+func isAddress(word string) bool {
+	return strings.ContainsAny(word, ".:") && !strings.ContainsAny(word, " /")
+}
+
+// noArgs is for commands that have none. A word behind one with commands of its own is a mistyped one of those.
+func noArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasAvailableSubCommands():
+		return unknown(cmd, args[0])
 	}
-	return nil
+	return usage(errors.New("no arguments expected, got " + strings.Join(args, " ")))
+}
+
+// unknown is the error of a word that is no command.
+func unknown(cmd *cobra.Command, word string) error {
+	text := fmt.Sprintf("unknown command %q for %q", word, cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if len(word) < 4 {
+		cmd.SuggestionsMinimumDistance = 1
+	}
+	near := cmd.SuggestionsFor(word)
+	slices.Sort(near)
+	near = slices.Compact(near)
+	switch {
+	case len(near) > 0:
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	default:
+		text += fmt.Sprintf("; see %s --help", cmd.CommandPath())
+	}
+	return usage(errors.New(text))
 }

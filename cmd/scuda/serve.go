@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ import (
 	"scuda.dev/scuda/transport/rdma"
 )
 
-// serveFlags are the options that only `scuda -l` reads (token-file and log have a meaning for clients, too).
+// serveFlags are the options of `scuda serve`, beside -l (token-file and log have a meaning for clients, too).
 var serveFlags = append([]string{
 	"gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions", "max-sessions-per-client",
 	"max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
@@ -82,6 +83,44 @@ type serveOptions struct {
 	workers   workerOptions
 
 	tls, cert, key, clientCA, tenants, state string
+}
+
+func newServe() *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve [flags] [ADDR]",
+		Short: "Serve the GPUs of this machine to programs elsewhere",
+		Long: `Serve the GPUs of this machine on ADDR (HOST:PORT; :PORT is every interface, port 0 picks one), without one
+on ` + onLoopback + `. Clients of other machines need a token or a certificate and come with TLS; docs/tls.md says how.
+SIGTERM lets sessions go on for the time of --drain; SIGHUP reads tokens and certificates again.
+
+` + exitHelp,
+		Example: `  scuda serve 0.0.0.0:14833 --token-file /etc/scuda/token
+  scuda serve --gpu sim:2,memory=4GiB      # two simulated GPUs, for programs on this machine`,
+		SuggestFor: []string{"server", "start", "listen", "daemon"},
+		Args:       cobra.ArbitraryArgs,
+		RunE:       o.start,
+	}
+	o.flags(cmd.Flags())
+	return cmd
+}
+
+// start serves on the address of -l or of an argument.
+func (o *serveOptions) start(cmd *cobra.Command, args []string) error {
+	if err := applyEnv(cmd.Flags()); err != nil {
+		return err
+	}
+	if len(args) > 1 {
+		return usage(fmt.Errorf("one address at most, not %q", args))
+	}
+	if len(args) == 1 { // -l ADDR, too: an option with an optional value leaves ADDR to the arguments
+		if o.listen != "" && o.listen != onLoopback {
+			return usage(fmt.Errorf("two addresses, %s and %s", o.listen, args[0]))
+		}
+		o.listen = args[0]
+	}
+	o.listen = cmp.Or(o.listen, onLoopback)
+	return o.run(cmd)
 }
 
 func (o *serveOptions) flags(f *pflag.FlagSet) {

@@ -118,7 +118,7 @@ func TestOptionsAreListed(t *testing.T) {
 			listed = append(listed, s.Name)
 		}
 	}
-	newRoot().Flags().VisitAll(func(f *pflag.Flag) { variables = append(variables, f.Annotations["env"]...) })
+	newServe().Flags().VisitAll(func(f *pflag.Flag) { variables = append(variables, f.Annotations["env"]...) })
 	slices.Sort(listed)
 	slices.Sort(variables)
 	if !slices.Equal(listed, variables) {

@@ -34,11 +34,16 @@ func newVersion() *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "scuda %s, protocol %s, API description %.12s, %s\n", v.Version,
-				transport.Spoken, v.API, v.Go)
+			_, err := fmt.Fprint(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// versionLine is what `scuda version` and `scuda --version` print.
+func versionLine() string {
+	return fmt.Sprintf("scuda %s, protocol %s, API description %.12s, %s\n", server.Version(), transport.Spoken,
+		cuda.Digest, runtime.Version())
 }

@@ -19,7 +19,7 @@ func init() {
 func newWorker() *cobra.Command {
 	return &cobra.Command{
 		Use:    "worker",
-		Short:  "Serve one client (started by scuda -l)",
+		Short:  "Serve one client (started by scuda serve)",
 		Hidden: true,
 		Args:   noArgs,
 		RunE:   func(cmd *cobra.Command, _ []string) error { return server.Worker(cmd.Context()) },

@@ -15,4 +15,4 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 EXPOSE 14833
 HEALTHCHECK CMD ["/usr/bin/scuda", "info", "--server", "127.0.0.1:14833", "--token-file", "/run/secrets/scuda_token"]
 ENTRYPOINT ["/usr/bin/scuda"]
-CMD ["-l", "0.0.0.0:14833", "--token-file", "/run/secrets/scuda_token", "--metrics", "127.0.0.1:9836"]
+CMD ["serve", "0.0.0.0:14833", "--token-file", "/run/secrets/scuda_token", "--metrics", "127.0.0.1:9836"]
