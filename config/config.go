@@ -7,8 +7,10 @@
 // A server is the one of SCUDA_SERVER, else the first line of $XDG_CONFIG_HOME/scuda/host (~/.config/scuda/host) that
 // is neither empty nor a comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A relative
 // XDG_CONFIG_HOME is not looked at. Blanks around a value do not count. A host file that cannot be opened is none;
-// one that cannot be read, or is longer than 64 KiB before its first line ends, is an error. A token is SCUDA_TOKEN,
-// else the first such line of the file SCUDA_TOKEN_FILE, else that of the file token beside host.
+// one that cannot be read, or is longer than 64 KiB before its first line ends, is an error. Both may say the name of a
+// remembered server (the file servers beside host, which scuda login writes). A token is SCUDA_TOKEN, else the first
+// such line of the file SCUDA_TOKEN_FILE, else the one that is remembered for the server, else that of the file token
+// beside host.
 //
 // The C fronts decide by themselves whether a server is configured, since they must know it before anything is
 // loaded, and read SCUDA_LOG, since they log before (shim/front/base/common.c). They and this package are tested with
@@ -32,7 +34,7 @@ const maxFile = 64 << 10
 // Errors of this package.
 var (
 	ErrFolder    = errors.New("no configuration folder: neither XDG_CONFIG_HOME nor HOME is set")
-	ErrNoServer  = errors.New("no server is configured: run scuda HOST:PORT once, or set SCUDA_SERVER=HOST:PORT")
+	ErrNoServer  = errors.New("no server is configured: run scuda login HOST:PORT once, or set SCUDA_SERVER=HOST:PORT")
 	ErrLong      = errors.New("its first line does not end within 64 KiB")
 	ErrToken     = errors.New("unusable token")
 	ErrLog       = errors.New("bad log setting")
@@ -66,6 +68,9 @@ func file(name string) (string, error) {
 	return folder + "/scuda/" + name, nil
 }
 
+// TokenFile is the file with the token for servers for which none is remembered.
+func TokenFile() (string, error) { return file("token") }
+
 // HostFile is the file that holds the server's address.
 func HostFile() (string, error) { return file("host") }
 
@@ -83,7 +88,7 @@ func Server() (addr, source string, err error) {
 	if addr == "" {
 		return "", "", nil
 	}
-	full, err := transport.ParseAddress(addr)
+	full, err := Address(addr)
 	if err != nil {
 		return "", source, fmt.Errorf("%s: %w", source, err)
 	}
@@ -101,44 +106,102 @@ func SetServer(addr string) error {
 	if err != nil {
 		return err
 	}
-	return replace(path, fmt.Sprintf("# scuda's server; written by scuda HOST:PORT\n%s\n", full), 0o644)
+	return replace(path, fmt.Sprintf("# scuda's server; written by scuda login and scuda use\n%s\n", full), 0o644)
 }
 
-// Target gives the configured server and the token to present to it. Without a server it is [ErrNoServer].
+// Target gives the configured server and the credentials to present to it. Without a server it is [ErrNoServer].
 func Target() (to transport.Target, err error) {
 	to.Address, _, err = Server()
 	if err == nil && to.Address == "" {
 		err = ErrNoServer
 	}
-	if err == nil {
-		to.Token, err = Token()
+	if err != nil {
+		return to, err
 	}
-	if err == nil {
-		to.TLS, err = clientTLS(to.Address)
+	return To(to.Address, "")
+}
+
+// To is the server at an address, with the credentials to present: the token of a file that somebody named, else the
+// configured one.
+func To(address, tokenFile string) (transport.Target, error) {
+	to := transport.Target{Address: address}
+	s, err := saved(address)
+	if err != nil {
+		return to, err
 	}
+	if tokenFile != "" {
+		to.Token, err = ReadToken(tokenFile)
+		to.TokenOf = tokenFile
+	} else {
+		to.Token, to.TokenOf, err = token(s)
+	}
+	if err != nil {
+		return to, err
+	}
+	if other := holder(to.Token); other != nil && other.Address != address {
+		to.TokenOf += ", which is that of the server " + other.Name
+	}
+	to.TLS, err = clientTLS(address, s)
 	return to, err
 }
 
-// Token gives the token to present, nil where none is configured.
-func Token() ([]byte, error) {
+// Candidate is a server that is not remembered yet, with the credentials that it will be remembered with.
+func Candidate(s *Saved) (transport.Target, error) {
+	cfg, err := clientTLS(s.Address, s)
+	return transport.Target{Address: s.Address, Token: s.Token, TokenOf: "scuda login", TLS: cfg}, err
+}
+
+// Token gives the token to present to the server at an address and what says it, nil where none is configured.
+func Token(address string) (text []byte, source string, err error) {
+	s, err := saved(address)
+	if err != nil {
+		return nil, "", err
+	}
+	return token(s)
+}
+
+func token(s *Saved) (text []byte, source string, err error) {
 	if text := strings.Trim(os.Getenv("SCUDA_TOKEN"), blanks); text != "" {
-		return checkToken(text, "SCUDA_TOKEN")
+		b, err := CheckToken(text, "SCUDA_TOKEN")
+		return b, "SCUDA_TOKEN", err
 	}
 	if path := os.Getenv("SCUDA_TOKEN_FILE"); path != "" {
-		return ReadToken(path)
+		b, err := ReadToken(path)
+		return b, "SCUDA_TOKEN_FILE, " + path, err
 	}
-	path, err := file("token")
+	if s.Token != nil {
+		return s.Token, "scuda login", nil
+	}
+	path, err := TokenFile()
 	if err != nil {
-		return nil, nil // no folder, no token
+		return nil, "", nil //nolint:nilerr // no folder, no token
 	}
-	text, err := line(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && text == "" {
-		return nil, nil
+	first, err := line(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && first == "" {
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return checkToken(text, path)
+	b, err := CheckToken(first, path)
+	return b, path, err
+}
+
+// holder is the remembered server that a token is for, nil where there is none.
+func holder(token []byte) *Saved {
+	if token == nil {
+		return nil
+	}
+	list, err := readServers()
+	if err != nil {
+		return nil
+	}
+	for i := range list {
+		if transport.SameToken(list[i].Token, token) {
+			return &list[i]
+		}
+	}
+	return nil
 }
 
 // ReadToken gives the token of a file that somebody named: its first line that is neither empty nor a comment.
@@ -147,13 +210,23 @@ func ReadToken(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if text == "" {
-		return nil, fmt.Errorf("%w: %s has no line with a token", ErrToken, path)
-	}
-	return checkToken(text, path)
+	return CheckToken(text, path)
 }
 
-func checkToken(text, source string) ([]byte, error) {
+// ScanToken is [ReadToken] of what is open already; source says what it is.
+func ScanToken(r io.Reader, source string) ([]byte, error) {
+	text, err := firstLine(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", source, err)
+	}
+	return CheckToken(text, source)
+}
+
+// CheckToken says whether a text that came from somewhere can be a token.
+func CheckToken(text, source string) ([]byte, error) {
+	if text == "" {
+		return nil, fmt.Errorf("%w: %s has no line with a token", ErrToken, source)
+	}
 	if len(text) > transport.MaxToken {
 		return nil, fmt.Errorf("%w: that of %s has %d bytes, the limit is %d", ErrToken, source, len(text),
 			transport.MaxToken)
@@ -171,9 +244,17 @@ func line(path string) (string, error) {
 		return "", fmt.Errorf("%w: %w", errNotOpened, &FileError{path, err})
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	text, err := firstLine(f)
 	if err != nil {
 		return "", &FileError{path, err}
+	}
+	return text, nil
+}
+
+func firstLine(r io.Reader) (string, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return "", err
 	}
 	whole := len(b) <= maxFile
 	text := string(b[:min(len(b), maxFile)])
@@ -181,7 +262,7 @@ func line(path string) (string, error) {
 		l, rest, ended := strings.Cut(text, "\n")
 		if l = value(l); l != "" {
 			if !ended && !whole {
-				return "", &FileError{path, ErrLong}
+				return "", ErrLong
 			}
 			return l, nil
 		}

@@ -131,7 +131,7 @@ func TestToken(t *testing.T) {
 			if c.file != "" {
 				write(t, filepath.Join(folder, "token"), c.file)
 			}
-			got, err := Token()
+			got, _, err := Token("gpu:1")
 			if string(got) != c.want || !errors.Is(err, c.err) {
 				t.Errorf("got %q, %v", got, err)
 			}
@@ -182,7 +182,7 @@ func TestReadClient(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	want := Client{
-		Server:    transport.Target{Address: "gpu:14833", Token: []byte("secret")},
+		Server:    transport.Target{Address: "gpu:14833", Token: []byte("secret"), TokenOf: "SCUDA_TOKEN"},
 		Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB,
 	}
 	if got, err := ReadClient(); err != nil || !reflect.DeepEqual(*got, want) {

@@ -12,9 +12,10 @@ type Setting struct {
 // Settings are all of them, in the order of the tables.
 var Settings = []Setting{
 	{Name: "SCUDA_SERVER", Common: true,
-		Meaning: "HOST:PORT of the server; else `~/.config/scuda/host`; set to nothing: none"},
+		Meaning: "HOST:PORT of the server, or its name in `scuda servers`; else `~/.config/scuda/host`; " +
+			"set to nothing: none"},
 	{Name: "SCUDA_TOKEN", Common: true,
-		Meaning: "the token; else that of the file that `SCUDA_TOKEN_FILE` names"},
+		Meaning: "the token; else that of the file that `SCUDA_TOKEN_FILE` names; else the one that `scuda login` remembers"},
 	{Name: "SCUDA_TOKEN_FILE", Common: true, Server: true,
 		Meaning: "file with the token; else `~/.config/scuda/token`"},
 	{Name: "SCUDA_FINGERPRINT", Common: true,

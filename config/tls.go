@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -31,12 +31,12 @@ func KnownFile() (string, error) { return file("known_servers") }
 
 // clientTLS says how a client meets a server: nil is without TLS. The order matters: who has seen TLS of a server, or
 // was told what to expect, does not go on without.
-func clientTLS(address string) (*tls.Config, error) {
-	cfg, err := serverTrust(address)
+func clientTLS(address string, s *Saved) (*tls.Config, error) {
+	cfg, err := serverTrust(address, s)
 	if err != nil || cfg == nil {
 		return nil, err
 	}
-	cert, err := clientCertificate()
+	cert, err := clientCertificate(s)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func clientTLS(address string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-func serverTrust(address string) (*tls.Config, error) {
+func serverTrust(address string, s *Saved) (*tls.Config, error) {
 	if text := strings.Trim(os.Getenv("SCUDA_FINGERPRINT"), blanks); text != "" {
 		fingerprint, err := certificate.ParseFingerprint(text)
 		if err != nil {
@@ -68,7 +68,7 @@ func serverTrust(address string) (*tls.Config, error) {
 		return nil, err
 	}
 	near := IsLoopback(host)
-	if ca := os.Getenv("SCUDA_CA"); ca != "" {
+	if ca := cmp.Or(os.Getenv("SCUDA_CA"), s.CA); ca != "" {
 		return trusting(ca, host)
 	} else if ca, err := file("ca.crt"); err == nil && !near {
 		if cfg, err := trusting(ca, host); !errors.Is(err, fs.ErrNotExist) {
@@ -84,7 +84,7 @@ func serverTrust(address string) (*tls.Config, error) {
 func trusting(ca, host string) (*tls.Config, error) {
 	pool, err := certificate.Pool(ca)
 	if err != nil {
-		return nil, fmt.Errorf("certificate authority of SCUDA_CA: %w", err)
+		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
 	return certificate.Trusting(pool, host), nil
 }
@@ -124,8 +124,11 @@ func Insecure() (bool, error) {
 }
 
 // clientCertificate is what the client shows of itself, nil where there is none.
-func clientCertificate() (*tls.Certificate, error) {
+func clientCertificate(s *Saved) (*tls.Certificate, error) {
 	cert, key := os.Getenv("SCUDA_CERT"), os.Getenv("SCUDA_KEY")
+	if cert == "" && s.Cert != "" {
+		cert, key = s.Cert, s.Key
+	}
 	if cert == "" {
 		folder, err := file("")
 		if err != nil {
@@ -189,7 +192,7 @@ func Remember(address, fingerprint string) error {
 	if before != "" && fingerprint == plain {
 		return fmt.Errorf("%w; remove its line from %s if that is to change", ErrKnown, path)
 	}
-	text := "# Servers and the fingerprints of their keys; written by scuda HOST:PORT\n"
+	text := "# Servers and the fingerprints of their keys; written by scuda login\n"
 	for _, l := range lines {
 		if words := strings.Fields(l); len(words) > 0 && words[0] != "#" && words[0] != address {
 			text += l + "\n"
@@ -231,10 +234,4 @@ func replace(path, text string, mode fs.FileMode) error {
 		return &FileError{tmp.Name(), err}
 	}
 	return os.Rename(tmp.Name(), path)
-}
-
-// To is the server at an address, with the token to present.
-func To(address string, token []byte) (transport.Target, error) {
-	cfg, err := clientTLS(address)
-	return transport.Target{Address: address, Token: token, TLS: cfg}, err
 }

@@ -112,7 +112,7 @@ func TestTLS(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(folder, "known_servers"), []byte(c.known), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			to, err := To(c.address, nil)
+			to, err := To(c.address, "")
 			if (err != nil) != c.bad {
 				t.Fatalf("settings: %v", err)
 			}
@@ -165,7 +165,7 @@ func TestRemember(t *testing.T) {
 // A client shows the certificate of its folder.
 func TestClientCertificate(t *testing.T) {
 	folder := home(t)
-	if c, err := clientCertificate(); c != nil || err != nil {
+	if c, err := clientCertificate(new(Saved)); c != nil || err != nil {
 		t.Fatal(c, err)
 	}
 	if err := certificate.NewAuthority(folder); err != nil {
@@ -179,11 +179,11 @@ func TestClientCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := clientCertificate(); err != nil || c == nil || c.Leaf.Subject.CommonName != "client" {
+	if c, err := clientCertificate(new(Saved)); err != nil || c == nil || c.Leaf.Subject.CommonName != "client" {
 		t.Fatal(c, err)
 	}
 	t.Setenv("SCUDA_CERT", certFile) // the key lies beside
-	if c, err := clientCertificate(); err != nil || c == nil {
+	if c, err := clientCertificate(new(Saved)); err != nil || c == nil {
 		t.Fatal(c, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,7 +38,7 @@ func TestUnknownServer(t *testing.T) {
 	s, _ := serveTLS(t)
 	p := start(t, s.env(), program("init"))
 	p.wait(patience)
-	if text := p.err.String(); !strings.Contains(text, "wants TLS") || !strings.Contains(text, "scuda HOST:PORT") {
+	if text := p.err.String(); !strings.Contains(text, "wants TLS") || !strings.Contains(text, "scuda login HOST:PORT") {
 		t.Errorf("got %s", text)
 	}
 	p = start(t, s.env("SCUDA_FINGERPRINT=sha256:"+strings.Repeat("0", 64)), program("init"))
@@ -85,7 +86,7 @@ func TestTrustOnFirstUse(t *testing.T) {
 		if _, err := ours.WriteString(answer + "\n"); err != nil {
 			t.Fatal(err)
 		}
-		p := startAt(t, theirs, env, scuda, s.addr)
+		p := startAt(t, theirs, env, scuda, "login", s.addr)
 		code := p.wait(patience)
 		known, _ := os.ReadFile(knownFile)
 		if (code == 0) != (answer == "yes") || strings.Contains(string(known), fingerprint) != (answer == "yes") ||
@@ -165,4 +166,21 @@ func TestTenants(t *testing.T) {
 	s.await(s.err, `session ended.*credential was withdrawn`)
 	session(env("alice"), false)
 	session(env("bob"), true)
+}
+
+// echoes waits until a terminal shows what is typed, or does not.
+func echoes(t *testing.T, f *os.File, want bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		state, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.Lflag&unix.ECHO != 0 == want {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the terminal shows what is typed: %v", !want)
+		}
+	}
 }

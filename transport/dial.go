@@ -69,7 +69,14 @@ func ParseAddress(s string) (string, error) {
 type Target struct {
 	Address string
 	Token   []byte      // to be presented; nil: none
+	TokenOf string      // what said the token, for people
 	TLS     *tls.Config // says who the server has to be, and who the client is; nil: the bytes travel as they are
+}
+
+// at is the target with its address in full.
+func (to Target) at(full string) Target {
+	to.Address = full
+	return to
 }
 
 // Dial connects to a server and shakes hands. The welcome's status is always [StatusOK]; anything else is an [*Error].
@@ -83,7 +90,7 @@ func Dial(ctx context.Context, to Target, hello *Hello) (Conn, *Welcome, error) 
 		return nil, nil, &Error{Address: full, Kind: ErrClosed, Detail: err.Error(), Err: err}
 	}
 	p := &patient{conn: conn}
-	w, err := shake(ctx, p, full, hello, preface)
+	w, err := shake(ctx, p, to.at(full), hello, preface)
 	if err != nil {
 		_ = conn.Close()
 		return nil, nil, err
@@ -105,7 +112,7 @@ func DialNetFirst(ctx context.Context, to Target, hello *Hello, first []byte) (n
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := shake(ctx, c, full, hello, append(preface, first...))
+	w, err := shake(ctx, c, to.at(full), hello, append(preface, first...))
 	if err != nil {
 		c.Close()
 		return nil, nil, err
@@ -235,7 +242,8 @@ type newcomer interface {
 	SetDeadline(t time.Time) error
 }
 
-func shake(ctx context.Context, c newcomer, address string, hello *Hello, preface []byte) (*Welcome, error) {
+func shake(ctx context.Context, c newcomer, to Target, hello *Hello, preface []byte) (*Welcome, error) {
+	address := to.Address
 	deadline := time.Now().Add(HandshakeTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -254,7 +262,7 @@ func shake(ctx context.Context, c newcomer, address string, hello *Hello, prefac
 		return nil, shakeError(ctx, address, err)
 	}
 	if w.Status != StatusOK {
-		return nil, refusal(address, w)
+		return nil, refusal(to, w)
 	}
 	// a server of before there were capabilities does not look
 	if _, missing := Agree(nil, hello.Needs(), w.Capabilities); missing != nil {
@@ -274,7 +282,7 @@ func dialError(address string, err error) error {
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
 		e.Kind, e.Detail = ErrUnknownHost, fmt.Sprintf("the host name %q is unknown", dns.Name)
-		e.Remedy = "check SCUDA_SERVER (or the host file) for a spelling error, or use the IP address"
+		e.Remedy = "check its spelling (where it comes from: scuda servers, SCUDA_SERVER), or use the IP address"
 	case errors.As(err, &dns):
 		e.Kind, e.Detail = ErrUnknownHost, fmt.Sprintf("the host name %q could not be resolved (%s)", dns.Name, dns.Err)
 		e.Remedy = "check this machine's name service, or use the IP address"

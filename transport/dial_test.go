@@ -126,7 +126,8 @@ func TestDialErrors(t *testing.T) {
 			[]string{"the limit is"}},
 		{"version", serve(t, write(string(wrongVersion))), ErrVersion,
 			[]string{"version 9", "version 1", "same scuda release"}},
-		{"token", serve(t, answer(t, &Welcome{Status: StatusToken})), ErrToken, []string{"refused the token", "SCUDA_TOKEN"}},
+		{"token", serve(t, answer(t, &Welcome{Status: StatusToken})), ErrToken,
+			[]string{"refused the token of the environment", "scuda login", "SCUDA_TOKEN"}},
 		{"digest", serve(t, answer(t, &Welcome{Status: StatusDigest, Error: "aa and bb"})), ErrDigest,
 			[]string{"aa and bb", "same scuda release"}},
 		{"remedy said once",
@@ -146,7 +147,8 @@ func TestDialErrors(t *testing.T) {
 				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
 				defer cancel()
 			}
-			conn, _, err := Dial(ctx, Target{Address: c.address, Token: []byte("tok")}, &Hello{Kind: KindInfo})
+			to := Target{Address: c.address, Token: []byte("tok"), TokenOf: "the environment"}
+			conn, _, err := Dial(ctx, to, &Hello{Kind: KindInfo})
 			var e *Error
 			if conn != nil || !errors.Is(err, c.kind) || !errors.As(err, &e) {
 				t.Fatalf("%v, expected %v", err, c.kind)
@@ -312,5 +314,15 @@ func TestRecvEnd(t *testing.T) {
 	}
 	if _, err := conn.Recv([][]byte{make([]byte, 8)}); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: %v", err)
+	}
+}
+
+// A server that wants a token says so to who has none, and not that it was wrong.
+func TestNoToken(t *testing.T) {
+	address := serve(t, answer(t, &Welcome{Status: StatusToken, Error: "wrong token"}))
+	_, _, err := Dial(t.Context(), Target{Address: address}, &Hello{Kind: KindInfo})
+	if !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), "none was given; run scuda login "+address) ||
+		strings.Contains(err.Error(), "wrong") {
+		t.Error(err)
 	}
 }

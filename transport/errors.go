@@ -112,8 +112,7 @@ var statuses = map[Status]struct {
 	StatusVersion: {ErrVersion, "speaks another protocol version", "install the same scuda release on both machines"},
 	StatusDigest: {ErrDigest, "was built from another API description",
 		"install the same scuda release on both machines"},
-	StatusToken: {ErrToken, "refused the token",
-		"set SCUDA_TOKEN or SCUDA_TOKEN_FILE to the token that the server was started with"},
+	StatusToken: {ErrToken, "refused the token", ""}, // see refusal
 	StatusBusy: {ErrBusy, "has no room for another session",
 		"wait until a session ends, or raise the server's --max-sessions"},
 	StatusDraining: {ErrDraining, "is shutting down and takes no new sessions",
@@ -122,12 +121,27 @@ var statuses = map[Status]struct {
 	StatusMalformed:  {ErrNotScuda, "did not understand the handshake", "install the same scuda release on both machines"},
 	StatusCapability: {ErrCapability, "lacks what this client needs", "install the same scuda release on both machines"},
 	StatusTLS: {ErrTLS, "wants TLS",
-		"run scuda HOST:PORT once, which shows the server's fingerprint and keeps it, or set SCUDA_FINGERPRINT"},
+		"run scuda login HOST:PORT once, which shows the server's fingerprint and keeps it, or set SCUDA_FINGERPRINT"},
 	StatusFailed: {ErrServer, "could not start a session", "look into the server's log"},
 }
 
+// noToken says what a server wants that refused a client without a token.
+func noToken(to Target) *Error {
+	e := &Error{Address: to.Address, Kind: ErrToken, Detail: "wants a token, and none was given",
+		Remedy: "run scuda login " + to.Address + ", or set SCUDA_TOKEN or SCUDA_TOKEN_FILE"}
+	if to.TLS != nil && len(to.TLS.Certificates) > 0 {
+		e.Detail = "does not know the certificate that was shown"
+		e.Remedy = "ask for one of the server's authority (--client-ca), or run scuda login " + to.Address + " with a token"
+	}
+	return e
+}
+
 // refusal turns a welcome that is not OK into an error.
-func refusal(address string, w *Welcome) *Error {
+func refusal(to Target, w *Welcome) *Error {
+	address := to.Address
+	if w.Status == StatusToken && len(to.Token) == 0 {
+		return noToken(to)
+	}
 	s, ok := statuses[w.Status]
 	if !ok {
 		return &Error{
@@ -135,6 +149,13 @@ func refusal(address string, w *Welcome) *Error {
 		}
 	}
 	e := &Error{Address: address, Kind: s.kind, Detail: s.detail, Remedy: s.remedy}
+	if w.Status == StatusToken {
+		if to.TokenOf != "" {
+			e.Detail += " of " + to.TokenOf
+		}
+		e.Remedy = "run scuda login " + address + " with the one that the server was started with, or correct " +
+			"SCUDA_TOKEN or SCUDA_TOKEN_FILE"
+	}
 	if w.Error != "" {
 		e.Detail += ": " + w.Error
 	}

@@ -14,21 +14,19 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// clientToken is the token of a token file named on the command line, else the configured one.
-func clientToken(file string) ([]byte, error) {
-	if file != "" {
-		return config.ReadToken(file)
+// target is a server as somebody named it, by a name or an address, with the token of a file that somebody named, else
+// the configured one.
+func target(server, tokenFile string) (transport.Target, error) {
+	full, err := config.Address(server)
+	if err != nil {
+		return transport.Target{}, usage(err)
 	}
-	return config.Token()
+	return config.To(full, tokenFile)
 }
 
 // ask opens a session that the command line itself uses.
-func ask(ctx context.Context, addr string, token []byte, kind string) (net.Conn, *transport.Welcome, error) {
-	full, err := transport.ParseAddress(addr)
-	if err != nil {
-		return nil, nil, usage(err)
-	}
-	to, err := config.To(full, token)
+func ask(ctx context.Context, server, tokenFile, kind string) (net.Conn, *transport.Welcome, error) {
+	to, err := target(server, tokenFile)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -68,14 +68,15 @@ func newInfo() *cobra.Command {
 					return config.ErrNoServer
 				}
 			}
-			token, err := clientToken(tokenFile)
+			to, err := target(address, tokenFile)
 			if err != nil {
 				return err
 			}
-			c, w, err := ask(cmd.Context(), address, token, transport.KindInfo)
+			c, w, err := askOf(cmd.Context(), to, transport.KindInfo)
 			if err != nil {
 				return err
 			}
+			address = to.Address
 			defer c.Close()
 			trips := make([]time.Duration, pings)
 			for i := range trips {
@@ -87,7 +88,7 @@ func newInfo() *cobra.Command {
 			facts := gather(w, trips[len(trips)/2])
 			facts.Server, facts.Source = address, source
 			_, facts.TLS = c.(*transport.TLSConn)
-			facts.addLoad(cmd.Context(), address, token)
+			facts.addLoad(cmd.Context(), to)
 			facts.BigCopies = bigCopies(cmd.Context(), address, w)
 			facts.Faults = pager()
 			if asJSON {
@@ -125,12 +126,12 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 }
 
 // addLoad asks how busy the GPUs are. A server without NVML cannot say it, which is no reason to fail.
-func (f *infoFacts) addLoad(ctx context.Context, address string, token []byte) {
+func (f *infoFacts) addLoad(ctx context.Context, to transport.Target) {
 	var uuids []string
 	for _, d := range f.Devices {
 		uuids = append(uuids, d.UUID)
 	}
-	loads, err := askLoad(ctx, address, token, uuids)
+	loads, err := askLoad(ctx, to, uuids)
 	if err != nil {
 		f.NoLoad = err.Error()
 	}

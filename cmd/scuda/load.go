@@ -40,8 +40,8 @@ func (l *load) String() string {
 }
 
 // askLoad asks the server's NVML about the GPUs with these UUIDs. A GPU that NVML does not know gets nil.
-func askLoad(ctx context.Context, address string, token []byte, uuids []string) ([]*load, error) {
-	c, _, err := ask(ctx, address, token, transport.KindNVML)
+func askLoad(ctx context.Context, to transport.Target, uuids []string) ([]*load, error) {
+	c, _, err := askOf(ctx, to, transport.KindNVML)
 	if err != nil {
 		return nil, err
 	}

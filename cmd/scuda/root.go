@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
 )
 
@@ -42,7 +43,6 @@ and then:                         scuda run -- python3 train.py
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			insecure := cmd.Flags().Changed("insecure") // by hand, not by the environment
 			switch {
 			case cmd.Flags().Changed("listen"):
 				return serve.start(cmd, args)
@@ -64,11 +64,8 @@ and then:                         scuda run -- python3 train.py
 			case len(args) == 0:
 				return cmd.Help()
 			}
-			if err := applyEnv(cmd.Flags()); err != nil {
-				return err
-			}
-			return remember(cmd.Context(), people{cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()}, args[0],
-				serve.tokenFile, insecure)
+			o := loginOptions{tokenFile: serve.tokenFile, insecure: serve.insecure}
+			return o.run(cmd.Context(), atTerminal(cmd), args[0])
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -88,11 +85,12 @@ and then:                         scuda run -- python3 train.py
 		}
 		root.AddCommand(commands...)
 	}
-	add(groupUse, newRun(), newInfo())
+	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newInfo())
 	add(groupServe, newServe(), newCA())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
 	root.AddCommand(newVersion(), newWorker(), newSpawner())
 	root.InitDefaultCompletionCmd()
+	complete(root)
 	return root
 }
 
@@ -127,6 +125,14 @@ func unknown(cmd *cobra.Command, word string) error {
 		text += "; did you mean " + strings.Join(near, " or ") + "?"
 	default:
 		text += fmt.Sprintf("; see %s --help", cmd.CommandPath())
+	}
+	if cmd.HasParent() {
+		return usage(errors.New(text))
+	}
+	if s, err := config.Find(word); err == nil {
+		text += fmt.Sprintf(" (to use the server %s: scuda use %s)", s.Name, s.Name)
+	} else if len(near) == 0 && config.CheckServerName(word) == nil {
+		text += fmt.Sprintf(" (if it is a server: scuda login %s)", word)
 	}
 	return usage(errors.New(text))
 }

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/transport"
 )
 
 // errNoLibraries is a scuda without its client libraries.
@@ -77,7 +76,7 @@ func clientEnv(env []string, address, tokenFile string) ([]string, error) {
 		return nil, err
 	}
 	if address != "" {
-		if address, err = transport.ParseAddress(address); err != nil {
+		if address, err = config.Address(address); err != nil {
 			return nil, err
 		}
 		env = setEnv(env, "SCUDA_SERVER", address)

@@ -134,7 +134,7 @@ func TestSharedToken(t *testing.T) {
 	}
 	t.Setenv("SCUDA_TOKEN", "")
 	t.Setenv("SCUDA_TOKEN_FILE", path)
-	client, err := config.Token()
+	client, _, err := config.Token("127.0.0.1:1")
 	c, serr := options(t, "token-file", path)
 	if err != nil || serr != nil || string(client) != "0123456789abcdef" {
 		t.Errorf("%q, %v; %v", client, err, serr)
@@ -142,8 +142,8 @@ func TestSharedToken(t *testing.T) {
 	if who, ok := c.Tenants.Admit(client, nil); !ok || who.Name != tenant.Default {
 		t.Errorf("the client's token is %q's", who.Name)
 	}
-	option, err := clientToken(path)
-	if err != nil || string(option) != string(client) {
-		t.Errorf("--token-file: %q, %v", option, err)
+	option, err := target("127.0.0.1:1", path)
+	if err != nil || string(option.Token) != string(client) {
+		t.Errorf("--token-file: %q, %v", option.Token, err)
 	}
 }

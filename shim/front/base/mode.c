@@ -43,7 +43,7 @@ static uint32_t decide(void) {
     if (mode == SCUDA_NONE)
       scuda_log(SCUDA_INFO,
                 "no server is configured and this machine has no CUDA driver; "
-                "name a server with SCUDA_SERVER=host:port or `scuda HOST:PORT`");
+                "name a server with SCUDA_SERVER=host:port or `scuda login HOST:PORT`");
     set_mode(mode);
   }
   scuda_unlock(&decide_lock);

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/config"
+)
+
+// savedFacts are what `scuda servers` tells of one.
+type savedFacts struct {
+	Name       string `json:"name"`
+	Server     string `json:"server"`
+	Used       bool   `json:"used"`       // by programs, as it is configured now
+	Credential string `json:"credential"` // token, certificate, or none of one's own
+	Safety     string `json:"safety"`     // how it has to prove itself: a fingerprint, plain, an authority's file, or -
+}
+
+func newServers() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:        "servers",
+		Short:      "List the remembered servers",
+		Args:       noArgs,
+		SuggestFor: []string{"list", "ls", "hosts", "contexts"},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, source, err := remembered()
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if asJSON {
+				e := json.NewEncoder(out)
+				e.SetIndent("", "  ")
+				return e.Encode(list)
+			}
+			if len(list) == 0 {
+				fmt.Fprintln(out, "no server is remembered; scuda login HOST:PORT remembers one")
+				return nil
+			}
+			t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "\tNAME\tSERVER\tCREDENTIAL\tKNOWN BY")
+			for _, s := range list {
+				mark := ""
+				if s.Used {
+					mark = "*"
+				}
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", mark, s.Name, s.Server, s.Credential, s.Safety)
+			}
+			if err := t.Flush(); err != nil {
+				return err
+			}
+			if source == "SCUDA_SERVER" {
+				fmt.Fprintln(out, "note: SCUDA_SERVER goes before what scuda use chose")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// remembered are the remembered servers, and what says which of them is used.
+func remembered() (list []savedFacts, source string, err error) {
+	servers, err := config.Servers()
+	if err != nil {
+		return nil, "", err
+	}
+	now, source, err := config.Server()
+	if err != nil {
+		return nil, "", err
+	}
+	list = []savedFacts{}
+	for _, s := range servers {
+		known, err := config.Known(s.Address)
+		if err != nil {
+			return nil, "", err
+		}
+		switch {
+		case known != "":
+		case s.CA != "":
+			known = s.CA
+		default:
+			known = "-"
+		}
+		list = append(list, savedFacts{s.Name, s.Address, s.Address == now, s.Credential(), known})
+	}
+	return list, source, nil
+}
+
+func newUse() *cobra.Command {
+	return &cobra.Command{
+		Use:        "use NAME",
+		Short:      "Let programs use another remembered server from now on",
+		SuggestFor: []string{"switch", "select"},
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(errors.New("which server? scuda use NAME; scuda servers lists them"))
+			}
+			return nil
+		},
+		ValidArgsFunction: completeServer,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := config.Find(args[0])
+			if errors.Is(err, config.ErrNoSuch) {
+				return usage(err)
+			} else if err != nil {
+				return err
+			}
+			if err := config.SetServer(s.Address); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "programs use %s, %s\n", s.Name, s.Address)
+			if now, source, err := config.Server(); err == nil && now != s.Address {
+				fmt.Fprintf(cmd.OutOrStdout(), "note: %s says %s, and goes before it\n", source, now)
+			}
+			return nil
+		},
+	}
+}
+
+func newLogout() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "logout [NAME]",
+		Short: "Forget a server and the credential for it",
+		Long: `Forget a server, without NAME the one that is used, and its credential. Its fingerprint stays known, so that
+another server in its place is noticed.`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && all {
+				return usage(errors.New("one NAME at most, or --all; scuda servers lists them"))
+			}
+			return nil
+		},
+		ValidArgsFunction: completeServer,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := config.Servers()
+			if err != nil {
+				return err
+			}
+			if !all {
+				word := ""
+				if len(args) == 1 {
+					word = args[0]
+				} else if word, _, err = config.Server(); err != nil {
+					return err
+				} else if word == "" {
+					return config.ErrNoServer
+				}
+				s, err := config.Find(word)
+				if errors.Is(err, config.ErrNoSuch) {
+					return usage(err)
+				} else if err != nil {
+					return err
+				}
+				list = []config.Saved{*s}
+			}
+			for _, s := range list {
+				if err := config.Forget(&s); err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "forgot %s, %s\n", s.Name, s.Address)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "forget all servers")
+	return cmd
+}

@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// scuda login asks for a token, does not show it, and remembers it: programs need nothing else.
+func TestLogin(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("correct horse\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, "--token-file", token)
+	home := t.TempDir()
+	env := []string{"XDG_CONFIG_HOME=" + home}
+	file := filepath.Join(home, "scuda/servers")
+	says := func(p *process, code int, texts ...string) {
+		t.Helper()
+		if got := p.wait(patience); got != code {
+			t.Errorf("exit status %d, not %d\n%s%s", got, code, p.out, p.err)
+		}
+		for _, text := range texts {
+			if !strings.Contains(p.out.String()+p.err.String(), text) {
+				t.Errorf("it does not say %q:\n%s%s", text, p.out, p.err)
+			}
+		}
+	}
+
+	// Nobody there to ask.
+	says(start(t, env, scuda, "login", s.addr), 4, "wants a token, and none was given; run scuda login "+s.addr)
+	says(start(t, s.env(), program("init")), 0, "wants a token, and none was given") // it prints what calls answer
+
+	// The first token is wrong.
+	ours, theirs := terminal(t)
+	p := startAt(t, theirs, env, scuda, "login", "--name", "horse", s.addr)
+	echoes(t, theirs, false)
+	for _, text := range []string{"battery staple", "correct horse"} {
+		if _, err := ours.WriteString(text + "\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says(p, 0, "refused the token of the terminal: wrong token", "answers, 1 GPU", "without TLS",
+		"as horse (credential: token)")
+	echoes(t, theirs, true)
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	says(start(t, env, scuda, "run", "--", program("init")), 0, "cuInit = 0")
+	says(start(t, env, scuda, "run", "--", program("nvml")), 0)
+	says(start(t, append(env, "SCUDA_SERVER=horse"), scuda, "info"), 0, s.addr)
+
+	// Other tokens are told apart.
+	says(start(t, append(env, "SCUDA_TOKEN=battery staple"), scuda, "info"), 4,
+		"refused the token of SCUDA_TOKEN: wrong token")
+	other := filepath.Join(t.TempDir(), "other")
+	if err := os.WriteFile(other, []byte("another horse\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s2 := serve(t, "--token-file", other)
+	says(start(t, env, scuda, "login", "--token-file", other, "--name", "other", s2.addr), 0)
+	says(start(t, append(env, "SCUDA_TOKEN=correct horse"), scuda, "info"), 4,
+		"refused the token of SCUDA_TOKEN, which is that of the server horse: wrong token")
+	says(start(t, env, scuda, "use", "horse"), 0)
+	says(start(t, env, scuda, "run", "--", program("init")), 0, "cuInit = 0")
+	says(start(t, env, scuda, "logout"), 0, "forgot horse")
+	says(start(t, env, scuda, "run", "--server", s.addr, "--", program("init")), 0, "wants a token, and none was given")
+	if b, err := os.ReadFile(file); err != nil || strings.Contains(string(b), "correct") {
+		t.Errorf("%s, %v", b, err)
+	}
+}
