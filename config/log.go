@@ -29,9 +29,37 @@ func ParseLog(s string) (level slog.Level, path string, err error) {
 	return level, path, nil
 }
 
+// LogFormat is how lines of a log are written.
+type LogFormat string
+
+// Formats of logs.
+const (
+	LogText LogFormat = "text"
+	LogJSON LogFormat = "json" // an object a line
+)
+
+// ParseLogFormat reads the name of a format; none means text.
+func ParseLogFormat(s string) (LogFormat, error) {
+	switch f := LogFormat(strings.Trim(s, blanks)); f {
+	case "":
+		return LogText, nil
+	case LogText, LogJSON:
+		return f, nil
+	}
+	return "", fmt.Errorf("%w: %q is none of text or json", ErrLog, s)
+}
+
+// Handler writes lines of a format.
+func (f LogFormat) Handler(w io.Writer, level slog.Level) slog.Handler {
+	if f == LogJSON {
+		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+	}
+	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+}
+
 // OpenLog makes the logger that a setting asks for; without a file it writes to w. With an error comes one that
 // writes warnings to w.
-func OpenLog(setting string, w io.Writer) (*slog.Logger, error) {
+func OpenLog(setting string, format LogFormat, w io.Writer) (*slog.Logger, error) {
 	level, path, err := ParseLog(setting)
 	if err == nil && path != "" {
 		var f *os.File
@@ -41,14 +69,18 @@ func OpenLog(setting string, w io.Writer) (*slog.Logger, error) {
 			err = &FileError{path, err}
 		}
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), err
+	return slog.New(format.Handler(w, level)), err
 }
 
 // Logger makes the logger of a program's core, which SCUDA_LOG asks for. A setting that cannot be used is reported on
 // standard error and stops nothing.
 func Logger() *slog.Logger {
-	log, err := OpenLog(os.Getenv("SCUDA_LOG"), os.Stderr)
+	format, bad := ParseLogFormat(os.Getenv("SCUDA_LOG_FORMAT"))
+	log, err := OpenLog(os.Getenv("SCUDA_LOG"), format, os.Stderr)
 	log = log.With("app", "scuda")
+	if bad != nil {
+		log.Warn("SCUDA_LOG_FORMAT: " + bad.Error())
+	}
 	if err != nil {
 		log.Warn("SCUDA_LOG: " + err.Error() + "; logging to standard error")
 	}

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes of what make build made, in a folder (build/dist if none is named):
-#   scuda-VERSION-linux-ARCH.tar.gz  bin/, lib/scuda/, the files of deploy/ and the documents, for any prefix
+#   scuda-VERSION-linux-ARCH.tar.gz  bin/, lib/scuda/, share/ (man pages, completions), the files of deploy/ and the
+#                                    documents, for any prefix
 #   scuda_VERSION_ARCH.deb           the same below /usr, with the units where systemd finds them
 # The same build gives the same bytes.
 set -euo pipefail
@@ -17,6 +18,15 @@ programs() { # PREFIX
   cp -P build/lib/*.so* "$1/lib/scuda/"
   find "$1/lib/scuda" -type f -exec chmod 644 {} +
   install -t "$1/lib/scuda" build/lib/scuda-connect # started by the libraries beside it
+  build/scuda man "$1/share/man/man1"
+  gzip -9n "$1"/share/man/man1/*
+  local shell file
+  for shell in bash:bash-completion/completions/scuda zsh:zsh/vendor-completions/_scuda \
+    fish:fish/vendor_completions.d/scuda.fish; do
+    file=$1/share/${shell#*:}
+    install -d "${file%/*}"
+    build/scuda completion "${shell%%:*}" >"$file"
+  done
 }
 
 name=scuda-$version-linux-$(uname -m)

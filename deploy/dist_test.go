@@ -27,7 +27,7 @@ func TestDist(t *testing.T) {
 	works(t, prefix)
 	t.Run("services", func(t *testing.T) { services(t, prefix) })
 	for _, name := range []string{"LICENSE", "README.md", "docs/operations.md", "deploy/systemd/scuda.service",
-		"deploy/grafana/scuda.json"} {
+		"deploy/grafana/scuda.json", "share/man/man1/scuda-serve.1.gz", "share/bash-completion/completions/scuda"} {
 		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
 			t.Error(err)
 		}

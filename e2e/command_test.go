@@ -56,6 +56,33 @@ func TestInfo(t *testing.T) {
 	}
 }
 
+// Every line of the logs is JSON where that is asked for: of the server, of its workers, and of a program's core.
+func TestLogFormat(t *testing.T) {
+	s := serve(t, "--log-format", "json", "--log", "debug")
+	p := start(t, s.env("SCUDA_LOG=debug", "SCUDA_LOG_FORMAT=json"), program("init"))
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	s.await(s.err, `"msg":"session closed"`)
+	s.await(s.err, `"worker":[0-9]+`)
+	for who, text := range map[string]string{"server": s.err.String(), "program": p.err.String()} {
+		lines := 0
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "scuda: ") && who == "program" { // the C front's own
+				continue
+			}
+			var fields struct{ Time, Level, Msg string }
+			if err := json.Unmarshal([]byte(line), &fields); err != nil || fields.Level == "" || fields.Msg == "" {
+				t.Errorf("the %s logs %q: %v", who, line, err)
+			}
+			lines++
+		}
+		if lines == 0 {
+			t.Errorf("the %s logs nothing", who)
+		}
+	}
+}
+
 // scuda run passes on exit status, signals, arguments and environment.
 func TestRun(t *testing.T) {
 	s := serve(t)

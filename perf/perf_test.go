@@ -273,6 +273,40 @@ echo 1000; echo 3000; echo 2000`)
 	}
 }
 
+// An interruption does not lose what was measured before.
+func TestInterrupted(t *testing.T) {
+	suite, err := ParseSuite([]byte(`{"version":1,"repetitions":2,"entries":[
+		{"name":"y","kind":"command","command":["sh","-c","echo '{\"a step\": 0.5}'"],"places":["sim"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := Run(ctx, Options{Suite: suite,
+		Log: writer(func(line string) {
+			if strings.HasPrefix(line, "repetition 2 of 2") {
+				if !strings.HasSuffix(line, "s left)\n") {
+					t.Errorf("no time left in %q", line)
+				}
+				cancel()
+			}
+		}),
+		Open: func(context.Context, string, time.Duration) (*Where, error) { return &Where{Close: func() {}}, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Partial || len(r.Measures) != 1 || len(r.Measures[0].Values) != 1 || len(r.Skipped) != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// writer is a function that lines are written to.
+type writer func(line string)
+
+func (w writer) Write(b []byte) (int, error) {
+	w(string(b))
+	return len(b), nil
+}
+
 func TestMerge(t *testing.T) {
 	m := Machine{Processor: "p", Processors: 2, GPUs: []string{"g"}, Driver: "1"}
 	measure := func(name string, v ...float64) Measure {

@@ -31,6 +31,7 @@ type Result struct {
 	Started     time.Time `json:"started"`
 	Seconds     float64   `json:"seconds"` // that the run took
 	Quick       bool      `json:"quick"`
+	Partial     bool      `json:"partial,omitempty"` // the run was interrupted: measures have fewer values, or none
 	Repetitions int       `json:"repetitions"`
 	Machine     Machine   `json:"machine"`
 	Measures    []Measure `json:"measures"`

@@ -60,7 +60,18 @@ type task struct {
 	order   []string
 }
 
-// Run carries a suite out. What cannot be measured is listed in the result; an error means that there is none.
+// Left says how long work will take that has come so far in some time, for a line of progress: nothing at its
+// beginning.
+func Left(took time.Duration, done, all int) string {
+	if done == 0 {
+		return ""
+	}
+	left := took / time.Duration(done) * time.Duration(all-done)
+	return fmt.Sprintf(" (about %v left)", left.Round(time.Second))
+}
+
+// Run carries a suite out. What cannot be measured is listed in the result, which an interruption does not lose; an
+// error means that there is none.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	r := &Result{Schema: Schema, Scuda: o.Scuda, Started: time.Now().UTC().Truncate(time.Second), Quick: o.Quick,
 		Repetitions: o.Suite.Repetitions, Machine: machine(),
@@ -90,16 +101,22 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 			other.failed = other.failed || other.place == t.place && other.delay == t.delay
 		}
 	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	// The repetitions of a task lie as far apart as they can, so that a disturbance of the machine falls on one of each.
+repetitions:
 	for i := range o.Suite.Repetitions {
 		for k, t := range tasks {
 			if t.failed {
 				continue
 			}
-			fmt.Fprintf(o.Log, "repetition %d of %d, %d of %d: %s\n", i+1, o.Suite.Repetitions, k+1, len(tasks), t.title())
+			fmt.Fprintf(o.Log, "repetition %d of %d, %d of %d: %s%s\n", i+1, o.Suite.Repetitions, k+1, len(tasks), t.title(),
+				Left(time.Since(began), i*len(tasks)+k, o.Suite.Repetitions*len(tasks)))
 			if err := t.run(ctx, &o, opened[t.place+t.delay.String()]); err != nil {
 				if ctx.Err() != nil {
-					return nil, context.Cause(ctx)
+					r.Partial = true
+					break repetitions
 				}
 				t.failed = true
 				r.Skipped = append(r.Skipped, Skipped{t.title(), t.place, err.Error(), !errors.Is(err, baseline.ErrNoCounter)})

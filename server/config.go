@@ -109,9 +109,11 @@ type Config struct {
 	Metrics  string
 	Profiles bool // with /debug/pprof/ there as well
 
-	Log    *slog.Logger
-	Stderr io.Writer    // the workers' standard error; default os.Stderr
-	Ready  func(Status) // called once when clients are welcome
+	Log *slog.Logger
+	// LogFormat is that of the workers' lines; Log writes those of the supervisor.
+	LogFormat config.LogFormat
+	Stderr    io.Writer    // the workers' standard error; default os.Stderr
+	Ready     func(Status) // called once when clients are welcome
 }
 
 // Status is what [Config.Ready] learns.

@@ -60,6 +60,7 @@ type workerConfig struct {
 	Profile    isolation.Profile
 	Settings   bool // NVML functions that change settings are carried out
 	LogLevel   int
+	LogFormat  config.LogFormat
 
 	board *os.File // of the simulated machine; it travels beside the rest
 	order *order.Shared

@@ -114,8 +114,7 @@ func (w *worker) run() error {
 		return err
 	}
 	own := stdio.Private()
-	w.log = slog.New(slog.NewTextHandler(own, &slog.HandlerOptions{Level: slog.Level(w.cfg.LogLevel)})).With("worker",
-		os.Getpid())
+	w.log = slog.New(w.cfg.LogFormat.Handler(own, slog.Level(w.cfg.LogLevel))).With("worker", os.Getpid())
 	slog.SetDefault(w.log)
 	if w.cfg.Mode != modeNVML {
 		if err := debug.SetCrashOutput(own, debug.CrashOptions{}); err != nil {

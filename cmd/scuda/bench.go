@@ -14,10 +14,12 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/perf"
 )
 
 const benchRoundTrip = "a round trip over plain TCP"
@@ -35,7 +37,8 @@ func newBench() *cobra.Command {
 		Short: "Measure the driver's calls here and over scuda",
 		Long: `Measure single calls of the CUDA driver over scuda and, where this machine has a GPU, natively, in turns,
 and what plain TCP connections between two processes do. Without a configured server a server of its own is started
-on the loopback interface. The figures are medians over the rounds.`,
+on the loopback interface. The figures are medians over the rounds; an interruption ends it with
+those of the rounds until then.`,
 		Example: "  scuda bench\n  scuda bench --server gpu1:14833 --rounds 3 --json > result.json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,11 +47,14 @@ on the loopback interface. The figures are medians over the rounds.`,
 				return err
 			}
 			if o.asJSON {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(r)
+				err = writeJSON(cmd.OutOrStdout(), r)
+			} else {
+				err = r.table(cmd.OutOrStdout())
 			}
-			return r.table(cmd.OutOrStdout())
+			if err == nil && r.Rounds < o.rounds {
+				return interrupted(fmt.Errorf("%d of %d rounds were measured", r.Rounds, o.rounds))
+			}
+			return err
 		},
 	}
 	cmd.AddCommand(newProxy(), newSyscalls())
@@ -95,9 +101,10 @@ func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult
 	}
 	native := setEnv(os.Environ(), "SCUDA_SERVER", "")
 	r := &benchResult{Server: o.address, Rounds: o.rounds, Connections: o.conns}
+	began := time.Now()
 	var n, m, t []map[string]float64
 	for i := range max(o.rounds, 1) {
-		fmt.Fprintf(log, "round %d of %d\n", i+1, o.rounds)
+		fmt.Fprintf(log, "round %d of %d%s\n", i+1, o.rounds, perf.Left(time.Since(began), i, o.rounds))
 		if !o.remoteOnly {
 			v, _, err := runBench(ctx, native, program)
 			if err != nil {
@@ -108,14 +115,18 @@ func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult
 			}
 		}
 		v, order, err := runBench(ctx, remote, program)
+		var plain map[string]float64
+		if err == nil {
+			plain, _, err = runBench(ctx, remote, program, "tcp", strconv.Itoa(o.conns))
+		}
+		if ctx.Err() != nil && i > 0 { // what was measured is not lost
+			r.Rounds = i
+			break
+		}
 		if err != nil {
 			return nil, err
 		}
-		m, r.Measures = append(m, v), order
-		if v, _, err = runBench(ctx, remote, program, "tcp", strconv.Itoa(o.conns)); err != nil {
-			return nil, err
-		}
-		t = append(t, v)
+		m, t, r.Measures = append(m, v), append(t, plain), order
 	}
 	r.Native, r.Remote, r.TCP = medians(n), medians(m), medians(t)
 	return r, nil

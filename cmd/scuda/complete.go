@@ -16,6 +16,7 @@ var choices = map[string][]string{
 	"isolation":   {"auto", "require", "log", "off"},
 	"rdma-fabric": {"untrusted", "trusted"},
 	"log":         {"debug", "info", "warn", "error"},
+	"log-format":  {"text", "json"},
 	"counter":     {"strace", "ebpf"},
 }
 

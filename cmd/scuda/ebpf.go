@@ -19,7 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/ebpf"
@@ -253,11 +252,6 @@ func (o *probeOptions) watch(ctx context.Context, probes *ebpf.Probes, done <-ch
 			last = s
 		}
 	}
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // report writes the final table or document, and the folded stacks.

@@ -1,5 +1,11 @@
 package main
 
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
 // Exit codes. `scuda run` gives the program's own; 125, 126 and 127 mean what they mean in a shell and in env(1).
 const (
 	exitOK          = 0
@@ -31,5 +37,17 @@ type exitError struct {
 
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
+
+// interrupted is the error of work that a signal ended, and that was kept as far as it had come.
+func interrupted(err error) error {
+	return &exitError{exitInterrupted, fmt.Errorf("interrupted: %w", err)}
+}
+
+// writeJSON prints what --json asks for.
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
 
 func usage(err error) error { return &exitError{exitUsage, err} }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/ebpf"
 	"scuda.dev/scuda/ebpf/exporter"
 )
@@ -29,6 +30,7 @@ type exporterOptions struct {
 	noSystem  bool
 	keep      bool
 	inherited int
+	logFormat string
 }
 
 func newExporter() *cobra.Command {
@@ -56,15 +58,21 @@ are attached. Needs Linux 5.15, better 6.6 or newer. /healthz says whether the p
 	f.BoolVar(&o.noSystem, "no-system", false,
 		"leave system calls and time without a CPU out, which cost a little at each system call of the machine")
 	f.BoolVar(&o.keep, "keep-capabilities", false, "do not drop capabilities once the probes are attached")
+	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.IntVar(&o.inherited, "inherited", -1, "")
 	_ = f.MarkHidden("inherited")
+	withEnv(f, "log-format")
 	f.Lookup("listen").Annotations = map[string][]string{"env": {"SCUDA_EXPORTER_LISTEN"}}
 	f.Lookup("listen").Usage += " [$SCUDA_EXPORTER_LISTEN]"
 	return cmd
 }
 
 func (o *exporterOptions) run(cmd *cobra.Command) error {
-	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	format, err := config.ParseLogFormat(o.logFormat)
+	if err != nil {
+		return usage(fmt.Errorf("--log-format: %w", err))
+	}
+	log := slog.New(format.Handler(cmd.ErrOrStderr(), slog.LevelInfo))
 	if o.inherited >= 0 {
 		probes, err := ebpf.Inherit(o.inherited)
 		if err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -92,9 +91,7 @@ func newInfo() *cobra.Command {
 			facts.BigCopies = bigCopies(cmd.Context(), address, w)
 			facts.Faults = pager()
 			if asJSON {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(facts)
+				return writeJSON(cmd.OutOrStdout(), facts)
 			}
 			facts.print(cmd.OutOrStdout())
 			return nil

@@ -40,7 +40,8 @@ and many clients at once; natively where this machine has a GPU, over servers of
 (TCP, and RDMA where there is a device), on the simulated GPU, and with 0.1, 1 and 10 ms of delay. What cannot be
 measured here is listed in the result.
 
-Exit status: 0, or 1 when something failed that should have worked; the result is written all the same.`,
+Exit status: 0, or 1 when something failed that should have worked, or 130 when it was interrupted (SIGINT, SIGTERM);
+the result is written all the same.`,
 		Example: "  scuda perf run --quick -o result.json\n  scuda perf report result.json --html report.html",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -86,6 +87,9 @@ Exit status: 0, or 1 when something failed that should have worked; the result i
 			} else {
 				err = writeFile(out, r.Write)
 			}
+			if err == nil && r.Partial {
+				return interrupted(errors.New("the result has what was measured until then"))
+			}
 			if failed := r.Failed(); err == nil && failed != nil {
 				return &exitError{
 					1, fmt.Errorf("not everything could be measured, though this machine has what it takes: %w", failed),
@@ -105,7 +109,7 @@ Exit status: 0, or 1 when something failed that should have worked; the result i
 
 func newPerfCompare() *cobra.Command {
 	var threshold float64
-	var all bool
+	var all, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "compare OLD NEW",
 		Short: "Compare two results",
@@ -134,7 +138,12 @@ Exit status: 0 nothing is worse, 1 something is worse or the results cannot be r
 				fmt.Fprintln(cmd.ErrOrStderr(), "note: the results are of different machines")
 			}
 			changes := perf.Compare(old, now, threshold)
-			if err := perf.WriteChanges(cmd.OutOrStdout(), changes, all); err != nil {
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), changes)
+			} else {
+				err = perf.WriteChanges(cmd.OutOrStdout(), changes, all)
+			}
+			if err != nil {
 				return err
 			}
 			if perf.Regressed(changes) {
@@ -145,6 +154,7 @@ Exit status: 0 nothing is worse, 1 something is worse or the results cannot be r
 	}
 	cmd.Flags().Float64Var(&threshold, "threshold", 0.05, "differences up to this `SHARE` of the old value do not count")
 	cmd.Flags().BoolVar(&all, "all", false, "list what is the same as well")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print all of it as JSON")
 	return cmd
 }
 

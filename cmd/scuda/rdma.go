@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,9 +50,7 @@ well. It ends with status 1 where RDMA cannot be used.`,
 			local, peer := ends(cmd.Context(), address)
 			r := rdma.Examine(device, local, peer)
 			if asJSON {
-				e := json.NewEncoder(cmd.OutOrStdout())
-				e.SetIndent("", "  ")
-				if err := e.Encode(r); err != nil {
+				if err := writeJSON(cmd.OutOrStdout(), r); err != nil {
 					return err
 				}
 			} else {

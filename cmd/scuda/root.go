@@ -88,9 +88,10 @@ and then:                         scuda run -- python3 train.py
 	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newInfo())
 	add(groupServe, newServe(), newCA())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
-	root.AddCommand(newVersion(), newWorker(), newSpawner())
+	root.AddCommand(newVersion(), newWorker(), newSpawner(), newMan())
 	root.InitDefaultCompletionCmd()
 	complete(root)
+	fitHelp(root)
 	return root
 }
 

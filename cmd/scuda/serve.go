@@ -25,10 +25,10 @@ import (
 
 // serveFlags are the options of `scuda serve`, beside -l (token-file and log have a meaning for clients, too).
 var serveFlags = append([]string{
-	"gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions", "max-sessions-per-client",
-	"max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
-	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "metrics", "pprof", "tls", "tls-cert",
-	"tls-key", "client-ca", "tenants", "state-dir", "spawner",
+	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
+	"max-sessions-per-client", "max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
+	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics",
+	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner",
 }, append(limitNames(), workerFlags...)...)
 
 func limitNames() (names []string) {
@@ -56,6 +56,7 @@ func (v limitValue) Type() string       { return v.of.Kind }
 
 type serveOptions struct {
 	listen    string
+	file      string
 	gpu       string
 	tokenFile string
 	insecure  bool
@@ -75,6 +76,7 @@ type serveOptions struct {
 	direct    string
 	drain     time.Duration
 	log       string
+	logFormat string
 	metrics   string
 	profiles  bool
 	fabric    string
@@ -107,6 +109,11 @@ SIGTERM lets sessions go on for the time of --drain; SIGHUP reads tokens and cer
 
 // start serves on the address of -l or of an argument.
 func (o *serveOptions) start(cmd *cobra.Command, args []string) error {
+	if path := cmp.Or(o.file, os.Getenv("SCUDA_CONFIG")); path != "" {
+		if err := applyFile(cmd.Flags(), path); err != nil {
+			return err
+		}
+	}
 	if err := applyEnv(cmd.Flags()); err != nil {
 		return err
 	}
@@ -114,7 +121,7 @@ func (o *serveOptions) start(cmd *cobra.Command, args []string) error {
 		return usage(fmt.Errorf("one address at most, not %q", args))
 	}
 	if len(args) == 1 { // -l ADDR, too: an option with an optional value leaves ADDR to the arguments
-		if o.listen != "" && o.listen != onLoopback {
+		if cmd.Flags().Changed("listen") && o.listen != onLoopback {
 			return usage(fmt.Errorf("two addresses, %s and %s", o.listen, args[0]))
 		}
 		o.listen = args[0]
@@ -128,6 +135,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVarP(&o.listen, "listen", "l", "",
 		"serve the GPUs of this machine on `ADDR` (HOST:PORT; port 0 picks one); without ADDR on "+onLoopback)
 	f.Lookup("listen").NoOptDefVal = onLoopback
+	f.StringVar(&o.file, "config", "",
+		"`FILE` with options, OPTION: VALUE a line (YAML); the environment and the command line go before it")
 	f.StringVar(&o.gpu, "gpu", "auto",
 		"`KIND` of GPUs to serve: real, sim or auto (auto: the real ones where there is a driver, else simulated); "+
 			"sim:4,memory=2GiB,preset=small says what is simulated (docs/sim.md)")
@@ -144,7 +153,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"`FILE` with the authorities whose certificates clients may show instead of a token")
 	f.StringVar(&o.state, "state-dir", "",
 		"`FOLDER` for the certificate that the server makes for itself (default: ~/.local/state/scuda)")
-	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none")
+	f.StringVar(&o.cacheDir, "cache-dir", "", "`FOLDER` for uploaded modules, or none (default: ~/.cache/scuda/modules)")
 	o.cacheSize = server.DefaultCache
 	f.Var(&o.cacheSize, "cache-size", "`SIZE` of what is kept there; who has the most loses first")
 	f.BoolVar(&o.share, "share-images", false,
@@ -159,8 +168,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		f.Var(limitValue{l, &o.limits}, l.Name, "`"+l.Kind+"` "+l.Meaning+"; 0: no limit")
 	}
 	f.StringVar(&o.isolation, "isolation", "auto",
-		"what is taken from workers: auto (what the machine can give, and what was tried with its driver), require (all, "+
-			"or serve nobody), log (forbidden system calls are only logged by the kernel) or off")
+		"`HOW` much is taken from workers: auto (what the machine can give, and what was tried with its driver), require "+
+			"(all, or serve nobody), log (forbidden system calls are only logged by the kernel) or off")
 	f.StringVar(&o.spawner, "spawner", "",
 		"`SOCKET` to which a spawner of its own service connects (scuda spawner), for a server that is not root; the "+
 			"spawner's own options say how workers are started")
@@ -168,21 +177,23 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
 	f.Var(&o.simMemory, "sim-memory",
-		"`SIZE` of the simulated GPU's memory, such as 4GiB (0: half of this machine's, 8GiB at most)")
+		"`SIZE` of the simulated GPU's memory, such as 4GiB")
+	f.Lookup("sim-memory").DefValue = "half of this machine's, 8GiB at most"
 	f.StringVar(&o.transport, "transport", "auto",
-		"how big copies travel: auto (by RDMA where client and server have it), rdma (no server without) or tcp")
+		"`WAY` that big copies travel: auto (by RDMA where client and server have it), rdma (no server without) or tcp")
 	f.StringVar(&o.rdma, "rdma-device", "",
 		"`DEVICE`[:PORT[:GIDINDEX]] for RDMA instead of the one with the address that clients connect to")
-	f.StringVar(&o.rdmaBytes, "rdma-memory", "0", fmt.Sprintf(
-		"`SIZE` of the pinned memory of a session that uses RDMA, %v to %v (0: %v)",
-		config.MinServerRDMAMemory, config.MaxRDMAMemory, config.DefaultServerRDMAMemory))
+	f.StringVar(&o.rdmaBytes, "rdma-memory", config.DefaultServerRDMAMemory.String(), fmt.Sprintf(
+		"`SIZE` of the pinned memory of a session that uses RDMA, %v to %v", config.MinServerRDMAMemory,
+		config.MaxRDMAMemory))
 	f.StringVar(&o.fabric, "rdma-fabric", "untrusted",
 		"whether sessions with TLS may use RDMA, which does not encrypt: `TRUST` trusted or untrusted")
 	f.StringVar(&o.direct, "gpudirect", "auto",
-		"whether RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always "+
+		"`WHEN` RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always "+
 			"(wherever it works) or never")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
+	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.StringVar(&o.metrics, "metrics", "",
 		"offer metrics for Prometheus on `ADDR` (HOST:PORT; 0 picks one): /metrics, /healthz, /readyz; without a token")
 	f.BoolVar(&o.profiles, "pprof", false, "offer Go profiles of the server there as well, on /debug/pprof/")
@@ -256,7 +267,10 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if o.profiles && c.Metrics == "" {
 		return nil, errors.New("--pprof needs --metrics ADDR")
 	}
-	if c.Log, err = config.OpenLog(o.log, stderr); err != nil {
+	if c.LogFormat, err = config.ParseLogFormat(o.logFormat); err != nil {
+		return nil, fmt.Errorf("--log-format: %w", err)
+	}
+	if c.Log, err = config.OpenLog(o.log, c.LogFormat, stderr); err != nil {
 		return nil, fmt.Errorf("--log: %w", err)
 	}
 	o.warnOfSecrets(c.Log)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"text/tabwriter"
@@ -34,9 +33,7 @@ func newServers() *cobra.Command {
 			}
 			out := cmd.OutOrStdout()
 			if asJSON {
-				e := json.NewEncoder(out)
-				e.SetIndent("", "  ")
-				return e.Encode(list)
+				return writeJSON(out, list)
 			}
 			if len(list) == 0 {
 				fmt.Fprintln(out, "no server is remembered; scuda login HOST:PORT remembers one")

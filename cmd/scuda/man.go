@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"scuda.dev/scuda/server"
+)
+
+// newMan writes the man pages that packages bring; people read them with man(1).
+func newMan() *cobra.Command {
+	return &cobra.Command{
+		Use:    "man FOLDER",
+		Short:  "Write the man pages into a folder",
+		Hidden: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(errors.New("which folder? scuda man FOLDER"))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := os.MkdirAll(args[0], 0o755); err != nil {
+				return err
+			}
+			date := time.Unix(0, 0).UTC() // the same build gives the same bytes
+			cmd.Root().DisableAutoGenTag = true
+			return doc.GenManTree(cmd.Root(), &doc.GenManHeader{
+				Section: "1", Source: "scuda " + server.Version(), Manual: "scuda", Date: &date,
+			}, args[0])
+		},
+	}
+}
