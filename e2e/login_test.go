@@ -71,3 +71,39 @@ func TestLogin(t *testing.T) {
 		t.Errorf("%s, %v", b, err)
 	}
 }
+
+// A doctor who finds nothing says so, and which part of the way to the server is not as it should be.
+func TestDoctor(t *testing.T) {
+	s, fingerprint := serveTLS(t)
+	for name, c := range map[string]struct {
+		env  string
+		code int
+		says []string
+	}{
+		"well": {"SCUDA_FINGERPRINT=" + fingerprint, 0, []string{
+			"ok      reachable      it answers", "ok      TLS            TLS 1.3", "ok      token ", "ok      versions ",
+			"ok      GPUs           1 GPU", "ok      libraries ", "ok      preload "}},
+		"another server": {"SCUDA_FINGERPRINT=sha256:" + strings.Repeat("0", 64), 1, []string{
+			"ok      reachable ", "FAIL    TLS            the server is another one", "unknown token "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, s.env(c.env), scuda, "doctor")
+			if code := p.wait(patience); code != c.code {
+				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			for _, text := range c.says {
+				if !strings.Contains(p.out.String(), text) {
+					t.Errorf("it does not say %q:\n%s", text, p.out)
+				}
+			}
+		})
+	}
+	p := start(t, s.env("SCUDA_FINGERPRINT="+fingerprint), scuda, "status")
+	if code := p.wait(patience); code != 0 || !strings.Contains(p.out.String(), " ok ") {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	p = start(t, s.env("SCUDA_FINGERPRINT="+fingerprint), scuda, "upgrade")
+	if code := p.wait(patience); code != 0 || !strings.Contains(p.out.String(), "the same release") {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}

@@ -205,7 +205,7 @@ func ReadToken(path string) ([]byte, error) {
 		err = fmt.Errorf("that of %s has %d bytes", path, len(token))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w; write one of %d to %d bytes there, for example with: openssl rand -hex 32",
+		return nil, fmt.Errorf("%w: %w; write one of %d to %d bytes there, for example with: scuda token create",
 			ErrToken, err, minTokenBytes, transport.MaxToken)
 	}
 	return token, nil

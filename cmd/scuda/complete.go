@@ -18,6 +18,7 @@ var choices = map[string][]string{
 	"log":         {"debug", "info", "warn", "error"},
 	"log-format":  {"text", "json"},
 	"counter":     {"strace", "ebpf"},
+	"for":         {"sh", "fish", "dockerfile", "jupyter", "vscode"},
 }
 
 // complete lets shells complete the values of options, of cmd and of all commands below it.
@@ -26,7 +27,7 @@ func complete(cmd *cobra.Command) {
 		how := completeServer
 		if f.Name != "server" {
 			values, ok := choices[f.Name]
-			if !ok {
+			if !ok || f.Value.Type() == "duration" { // trace's --for is a time
 				return // files, or nothing that could be known
 			}
 			how = cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)

@@ -23,14 +23,14 @@ func newRDMA() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newDoctor())
+	cmd.AddCommand(newRDMADoctor())
 	return cmd
 }
 
 // errNoRDMA is a machine on which the doctor found no RDMA; the report says why.
 var errNoRDMA = errors.New("RDMA is not used")
 
-func newDoctor() *cobra.Command {
+func newRDMADoctor() *cobra.Command {
 	var address, device string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -90,19 +90,18 @@ func printReport(out io.Writer, r *rdma.Report, peer netip.Addr) {
 	if peer.IsValid() {
 		fmt.Fprintf(out, "the way to %s:\n", peer)
 	}
+	var list checks
 	for _, c := range r.Checks {
-		mark := "ok  "
 		switch {
 		case c.Grave:
-			mark = "FAIL"
+			list.add(failed, c.What, c.Found, c.Remedy)
 		case !c.OK:
-			mark = "note"
-		}
-		fmt.Fprintf(out, "%s  %-20s %s\n", mark, c.What, c.Found)
-		if c.Remedy != "" {
-			fmt.Fprintf(out, "      %-20s → %s\n", "", c.Remedy)
+			list.add(noted, c.What, c.Found, c.Remedy)
+		default:
+			list.add(good, c.What, c.Found, c.Remedy)
 		}
 	}
+	list.print(out)
 	if r.Why == "" {
 		fmt.Fprintf(out, "RDMA can be used: %s\n", r.Path)
 	}

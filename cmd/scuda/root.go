@@ -85,10 +85,11 @@ and then:                         scuda run -- python3 train.py
 		}
 		root.AddCommand(commands...)
 	}
-	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newInfo())
-	add(groupServe, newServe(), newCA())
+	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newInfo(), newStatus(),
+		newDoctor(), newEnv())
+	add(groupServe, newServe(), newService(), newToken(), newCA())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
-	root.AddCommand(newVersion(), newWorker(), newSpawner(), newMan())
+	root.AddCommand(newVersion(), newUpgrade(), newWorker(), newSpawner(), newMan())
 	root.InitDefaultCompletionCmd()
 	complete(root)
 	fitHelp(root)

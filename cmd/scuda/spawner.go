@@ -106,7 +106,7 @@ program, and ends nothing but what it has started. A server that is root starts 
 			if err != nil {
 				return usage(err)
 			}
-			logger, err := config.OpenLog(log, cmd.ErrOrStderr())
+			logger, err := config.OpenLog(log, config.LogText, cmd.ErrOrStderr())
 			if err != nil {
 				return usage(fmt.Errorf("--log: %w", err))
 			}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// check is a line of a doctor's report.
+type check struct {
+	What   string `json:"what"`
+	State  string `json:"state"`
+	Found  string `json:"found"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// States of a check.
+const (
+	good   = "ok"
+	noted  = "note"    // programs run, not as well as they could
+	failed = "FAIL"    // programs do not run
+	unseen = "unknown" // something before it failed
+)
+
+// checks is a report.
+type checks []check
+
+func (c *checks) add(state, what, found, remedy string) {
+	*c = append(*c, check{what, state, found, remedy})
+}
+
+// judge adds a check that is fine or is not.
+func (c *checks) judge(ok bool, otherwise, what, found, remedy string) {
+	if ok {
+		c.add(good, what, found, "")
+	} else {
+		c.add(otherwise, what, found, remedy)
+	}
+}
+
+func (c checks) print(out io.Writer) {
+	colours := map[string]string{good: green, noted: yellow, failed: red}
+	for _, k := range c {
+		mark := fmt.Sprintf("%-7s", k.State)
+		if colour, ok := colours[k.State]; ok {
+			mark = paint(out, colour, mark)
+		}
+		fmt.Fprintf(out, "%s %-14s %s\n", mark, k.What, k.Found)
+		if k.Remedy != "" {
+			fmt.Fprintf(out, "%-22s → %s\n", "", k.Remedy)
+		}
+	}
+}
+
+func (c checks) failures() (n int) {
+	for _, k := range c {
+		if k.State == failed {
+			n++
+		}
+	}
+	return n
+}
+
+var errSick = errors.New("not everything is well")
+
+func newDoctor() *cobra.Command {
+	var address, tokenFile string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check everything that programs need, and say what to do",
+		Long: `Check the way to the server, the credential, versions, the client's libraries and what this machine gives
+them; one check a line, with the remedy below it. It ends with status 1 if programs cannot run as it is. "note" is
+what is slower or missing without harm.`,
+		SuggestFor: []string{"check", "diagnose", "health"},
+		Args:       noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var c checks
+			address := c.server(address)
+			c.connection(cmd.Context(), address, tokenFile)
+			c.libraries()
+			c.preload(os.Environ())
+			c.machine()
+			c.rdma(cmd.Context(), address)
+			if asJSON {
+				if err := writeJSON(cmd.OutOrStdout(), c); err != nil {
+					return err
+				}
+			} else {
+				c.print(cmd.OutOrStdout())
+			}
+			if n := c.failures(); n > 0 {
+				return fmt.Errorf("%w: %d of %d checks failed", errSick, n, len(c))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&address, "server", "",
+		"look at this server (`HOST:PORT` or name) instead of the configured one")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
