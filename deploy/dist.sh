@@ -2,6 +2,7 @@
 # Makes of what make build made, in a folder (build/dist if none is named):
 #   scuda-VERSION-linux-ARCH.tar.gz  bin/, lib/scuda/, share/ (man pages, completions), the files of deploy/ and the
 #                                    documents, for any prefix
+#   scuda-VERSION-linux-ARCH         one file, the program with the libraries inside
 #   scuda_VERSION_ARCH.deb           the same below /usr, with the units where systemd finds them
 # The same build gives the same bytes.
 set -euo pipefail
@@ -34,10 +35,14 @@ top=$out/$name
 programs "$top"
 mkdir -p "$top/deploy"
 install -D -m 644 -t "$top/deploy/grafana" deploy/grafana/scuda.json
-cp -r deploy/prometheus deploy/systemd "$top/deploy/"
+cp -r deploy/prometheus "$top/deploy/"
+install -D -m 644 -t "$top/deploy/systemd" deploy/systemd/*.service
 cp -r LICENSE README.md docs "$top/"
 tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" | gzip -n >"$out/$name.tar.gz"
 echo "$out/$name.tar.gz"
+rm -rf "$top"
+build/scuda bundle "$out/$name"
+echo "$out/$name"
 
 command -v dpkg-deb >/dev/null || { echo "no dpkg-deb here: no Debian package" >&2; exit 0; }
 root=$out/root

@@ -17,8 +17,9 @@ func TestDist(t *testing.T) {
 	cmd.Env = append(os.Environ(), "SCUDA_VERSION=v1.2-3-gabc")
 	made, err := cmd.Output()
 	files := strings.Fields(string(made))
-	if err != nil || len(files) != 2 || filepath.Base(files[0]) != "scuda-v1.2-3-gabc-linux-x86_64.tar.gz" ||
-		filepath.Base(files[1]) != "scuda_0+v1.2.3.gabc_amd64.deb" {
+	if err != nil || len(files) != 3 || filepath.Base(files[0]) != "scuda-v1.2-3-gabc-linux-x86_64.tar.gz" ||
+		filepath.Base(files[1]) != "scuda-v1.2-3-gabc-linux-x86_64" ||
+		filepath.Base(files[2]) != "scuda_0+v1.2.3.gabc_amd64.deb" {
 		t.Fatalf("%v: %q", err, made)
 	}
 
@@ -33,9 +34,22 @@ func TestDist(t *testing.T) {
 		}
 	}
 
+	// One file is enough, in a folder with nothing beside it.
+	alone := filepath.Join(t.TempDir(), "scuda")
+	if err := os.Rename(files[1], alone); err != nil {
+		t.Fatal(err)
+	}
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	uses(t, alone, filepath.Join(prefix, "bin/scuda-load"))
+	unpacked, err := filepath.Glob(filepath.Join(cache, "scuda/lib/*/libscuda-core.so"))
+	if err != nil || len(unpacked) != 1 {
+		t.Errorf("unpacked: %q, %v", unpacked, err)
+	}
+
 	// Systems with an older C library than this one take the package.
 	var minor int
-	if depends := command(t, "", "dpkg-deb", "-f", files[1], "Depends"); !strings.HasPrefix(depends, "libc6 (>= 2.") {
+	if depends := command(t, "", "dpkg-deb", "-f", files[2], "Depends"); !strings.HasPrefix(depends, "libc6 (>= 2.") {
 		t.Errorf("the package depends on %q", depends)
 	} else if n, _ := fmt.Sscanf(depends, "libc6 (>= 2.%d)", &minor); n != 1 || minor > 31 {
 		t.Errorf("the package wants a newer C library than 2.31: %q", depends)
@@ -56,7 +70,7 @@ func TestDist(t *testing.T) {
 			"--root=" + root, "--force-depends", "--force-not-root", "--log=" + filepath.Join(root, "log"),
 		}, args...)...)
 	}
-	dpkg("-i", files[1])
+	dpkg("-i", files[2])
 	works(t, filepath.Join(root, "usr"))
 	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
 		b, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", unit))
@@ -81,20 +95,25 @@ const askNVML = `import ctypes; print(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_
 func works(t *testing.T, prefix string) {
 	t.Helper()
 	scuda := filepath.Join(prefix, "bin/scuda")
+	uses(t, scuda, filepath.Join(prefix, "bin/scuda-load"))
+	// The programs that measure are found where they were installed.
+	if out := command(t, "", scuda, "perf", "run", "--quick", "--repetitions", "1", "--entry",
+		"system calls of a small program"); !strings.Contains(out, `"everything that writes"`) {
+		t.Errorf("the measurement says %q", out)
+	}
+}
+
+// uses serves with a program, and runs others with it.
+func uses(t *testing.T, scuda, load string) {
+	t.Helper()
 	address := start(t, nil, []string{"listening on "}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim", "--cache-dir",
 		"none")[0]
-	out := command(t, "", scuda, "run", "--server", address, "--", filepath.Join(prefix, "bin/scuda-load"), "up", "4096",
-		"3")
+	out := command(t, "", scuda, "run", "--server", address, "--", load, "up", "4096", "3")
 	if lines := strings.Fields(out); len(lines) != 3 {
 		t.Errorf("the load says %q", out)
 	}
 	// NVML's library finds the program that connects for it.
 	if out := command(t, "", scuda, "run", "--server", address, "--", "python3", "-c", askNVML); out != "0\n" {
 		t.Errorf("nvmlInit answers %q", out)
-	}
-	// The programs that measure are found where they were installed.
-	if out := command(t, "", scuda, "perf", "run", "--quick", "--repetitions", "1", "--entry",
-		"system calls of a small program"); !strings.Contains(out, `"everything that writes"`) {
-		t.Errorf("the measurement says %q", out)
 	}
 }

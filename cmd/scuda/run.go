@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/bundle"
 	"scuda.dev/scuda/config"
 )
 
@@ -98,7 +99,8 @@ func clientEnv(env []string, address, tokenFile string) ([]string, error) {
 	return prependEnv(env, "LD_LIBRARY_PATH", lib), nil
 }
 
-// libFolder finds the client libraries: beside the program (as in build/), or where an installation has them.
+// libFolder finds the client libraries: beside the program (as in build/), where an installation has them, or in the
+// program itself.
 func libFolder() (string, error) {
 	if folder := os.Getenv("SCUDA_LIB"); folder != "" {
 		return checkLib(folder)
@@ -112,6 +114,11 @@ func libFolder() (string, error) {
 		if found, err := checkLib(folder); err == nil {
 			return found, nil
 		}
+	}
+	if folder, err := carried(); err == nil {
+		return checkLib(folder)
+	} else if !errors.Is(err, bundle.ErrNone) {
+		return "", fmt.Errorf("%w: %w", errNoLibraries, err)
 	}
 	return "", fmt.Errorf("%w: libscuda.so is neither in %s; set SCUDA_LIB to its folder, or install scuda anew",
 		errNoLibraries, strings.Join(folders, " nor in "))

@@ -36,6 +36,7 @@ func (o *workerOptions) flags(f *pflag.FlagSet) {
 		"`FOLDER` of the control group (version 2) with those of workers, auto (the server's own, if it is delegated) "+
 			"or none")
 	f.Var(&o.memory, "worker-memory", "`SIZE` of a worker's memory at most, 0: no limit; takes a control group")
+	f.Lookup("worker-memory").DefValue = "0" // so that help does not name it as a default
 	f.IntVar(&o.pids, "worker-pids", 0, "`N` threads of a worker at most, 0: no limit; takes a control group")
 	f.IntVar(&o.weight, "worker-cpu-weight", 0,
 		"`WEIGHT` of each worker when processors are short, 1 to 10000, 0: as everybody; takes a control group")
