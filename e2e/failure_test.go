@@ -33,16 +33,16 @@ func TestFaultIsOnesOwn(t *testing.T) {
 	}
 }
 
-// workers counts the server's child processes.
-func (s *server) workers() int {
-	pid := strconv.Itoa(s.cmd.Process.Pid)
-	tasks, _ := filepath.Glob("/proc/" + pid + "/task/*/children")
-	n := 0
-	for _, task := range tasks {
-		text, _ := os.ReadFile(task)
-		n += len(strings.Fields(string(text)))
+// workers gives the server's worker processes, which a spawner may have started.
+func (s *server) workers(t *testing.T) (list []int) {
+	t.Helper()
+	for _, pid := range tree(t, s.cmd.Process.Pid) {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+		if strings.HasSuffix(string(text), "\x00worker\x00") {
+			list = append(list, pid)
+		}
 	}
-	return n
+	return list
 }
 
 // closed counts the sessions that are over: their workers have ended and their places are free.
@@ -113,13 +113,8 @@ func TestKilledServer(t *testing.T) {
 			if victim == "supervisor" {
 				s.signal(syscall.SIGKILL)
 			} else {
-				tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", s.cmd.Process.Pid))
-				for _, task := range tasks {
-					text, _ := os.ReadFile(task)
-					for f := range strings.FieldsSeq(string(text)) {
-						pid, _ := strconv.Atoi(f)
-						_ = syscall.Kill(pid, syscall.SIGKILL)
-					}
+				for _, pid := range s.workers(t) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
 				}
 			}
 			if code := p.wait(20 * time.Second); code != 0 {
@@ -273,13 +268,14 @@ func TestGarbageToServer(t *testing.T) {
 		t.Errorf("the bystander suffered: exit status %d\n%s%s", code, other.out, other.err)
 	}
 	eventually(t, 10*time.Second, "only the warm worker is left", func() bool {
-		return s.closed() == strings.Count(s.err.String(), `msg="session opened"`) && s.workers() <= 1
+		return s.closed() == strings.Count(s.err.String(), `msg="session opened"`) && len(s.workers(t)) <= 1
 	})
 }
 
 // A module cache that cannot be written is one warning; modules are then kept in memory.
 func TestUnusableCache(t *testing.T) {
-	s := serve(t, "--cache-dir", "/proc/no/such/place")
+	// with user ids for tenants modules lie in their folders
+	s := serve(t, "--cache-dir", "/proc/no/such/place", "--worker-uids", "none")
 	s.run(t, "compute")
 	if log := s.err.String(); !strings.Contains(log, "/proc/no/such/place") {
 		t.Errorf("the server's log does not name the folder:\n%s", log)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -43,7 +44,7 @@ func tree(t *testing.T, pid int) []int {
 	}
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 			continue // a thread that has ended
 		}
 		if err != nil {
