@@ -1,10 +1,11 @@
 # `make help` lists the targets. Everything built lies in build/.
 SHELL := /bin/bash
 GO ?= go
-# Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded at run time where they are
-# there), strace for the tests that watch connections, Java and Python for the tests with such programs, clang for the programs of the probes,
-# a browser and Prometheus for the tests of reports and metrics.
-PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless python3 ca-certificates libibverbs-dev clang llvm libbpf-dev chromium prometheus systemd systemd-container
+# Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded
+# at run time where they are there), strace for the tests that watch connections, Java and Python for the tests with
+# such programs, clang for the programs of the probes, a browser and Prometheus for the tests of reports and metrics.
+PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless python3 ca-certificates libibverbs-dev \
+	clang llvm libbpf-dev chromium prometheus systemd systemd-container
 
 export SCUDA_VERSION := $(shell ./version.sh)
 
@@ -30,16 +31,20 @@ fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10
 # The packages that hold code for RDMA devices; their tests with the build tag rdma need two of them, which the virtual
 # machine has.
 RDMA_TESTS := verbs transport/rdma e2e/rdma
-test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (a few minutes; Debian packages are installed)
+TRANSFERS = $(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers \
+	e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
+test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (minutes; Debian packages are installed)
 	mkdir -p build/rdma
-	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
-	set -e; for p in $(RDMA_TESTS) ebpf; do $(GO) test -race -c -tags rdma -o build/rdma/$$(echo $$p | tr / -).test ./$$p; done # ebpf: on an older kernel
+	$(TRANSFERS)
+	set -e; for p in $(RDMA_TESTS) ebpf; do \
+	$(GO) test -race -c -tags rdma -o build/rdma/$$(echo $$p | tr / -).test ./$$p; done # ebpf: on an older kernel
 	./verbs/guest/test.sh
 
 perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 	mkdir -p build/rdma/plain
-	$(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
-	set -e; for p in $(RDMA_TESTS); do $(GO) test -c -tags rdma -o build/rdma/plain/$$(echo $$p | tr / -).test ./$$p; done
+	$(TRANSFERS)
+	set -e; for p in $(RDMA_TESTS); do \
+	$(GO) test -c -tags rdma -o build/rdma/plain/$$(echo $$p | tr / -).test ./$$p; done
 	./perf/rdma.sh
 
 demo: build ## compute a picture on a simulated GPU that another process serves
@@ -57,15 +62,18 @@ GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Other compilers give other bytes.
 CLANG := clang version 14.0.6
 lint: check-go ## check formatting, generated code, and run the linters
-	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || \
+	{ gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
 	$(GO) run $(GOLANGCI_LINT) run --allow-parallel-runners
 	$(GO) run ./api/gen -check
 	$(GO) run ./changelog -check
 	$(GO) test -count=1 ./internal/house
 	$(GO) run ./perf/bench/table -check
 	$(GO) run ./config/table -check
-	@clang --version 2>/dev/null | grep -q '$(CLANG)' || { echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
-	d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
+	@clang --version 2>/dev/null | grep -q '$(CLANG)' || \
+	{ echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
+	d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && \
+	cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
 	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done
 	$(GO) run ./deploy/grafana -check
 	$(GO) mod tidy -diff
@@ -78,8 +86,12 @@ clean: ## remove what was built
 
 # Installs Debian packages only where something is missing.
 packages:
-	@command -v gcc >/dev/null && command -v g++ >/dev/null && command -v strace >/dev/null && command -v chromium >/dev/null && command -v promtool >/dev/null && command -v systemd-analyze >/dev/null && command -v systemd-nspawn >/dev/null && command -v java >/dev/null && command -v python3 >/dev/null && command -v objdump >/dev/null && command -v clang >/dev/null && command -v llvm-strip >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' | gcc -E - >/dev/null 2>&1 || \
-	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; $$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
+	@set -- gcc g++ strace chromium promtool systemd-analyze systemd-nspawn java python3 objdump clang llvm-strip; \
+	for p; do command -v $$p >/dev/null || break; shift; done; \
+	test $$# = 0 && test -e /usr/include/bpf/bpf_helpers.h && \
+	printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' | gcc -E - >/dev/null 2>&1 || \
+	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; \
+	$$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
 
 # The CUDA runtime of other versions and programs that are older than scuda, for the tests: as Debian distributes them,
 # not installed.
@@ -89,4 +101,6 @@ runtimes: packages
 
 check-go: # Go 1.21 and newer fetch the release that go.mod names
 	@v=$$($(GO) env GOVERSION 2>/dev/null | grep -oE '^go1\.[0-9]+' | cut -d. -f2); test "$${v:-0}" -ge 21 || \
-	{ echo "no usable Go (Debian 12's own is too old); get it with: curl -L https://go.dev/dl/go1.26.0.linux-amd64.tar.gz | sudo tar -C /usr/local -xz && export PATH=/usr/local/go/bin:\$$PATH"; exit 1; }
+	{ echo "no usable Go (Debian 12's own is too old); get it with:" \
+	"curl -L https://go.dev/dl/go1.26.0.linux-amd64.tar.gz | sudo tar -C /usr/local -xz &&" \
+	"export PATH=/usr/local/go/bin:\$$PATH"; exit 1; }

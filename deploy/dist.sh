@@ -38,7 +38,8 @@ install -D -m 644 -t "$top/deploy/grafana" deploy/grafana/scuda.json
 cp -r deploy/prometheus "$top/deploy/"
 install -D -m 644 -t "$top/deploy/systemd" deploy/systemd/*.service
 cp -r LICENSE README.md docs "$top/"
-tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" | gzip -n >"$out/$name.tar.gz"
+tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" |
+  gzip -n >"$out/$name.tar.gz"
 echo "$out/$name.tar.gz"
 rm -rf "$top"
 build/scuda bundle "$out/$name"
@@ -53,7 +54,8 @@ install -D -m 644 -t "$root/usr/share/scuda/grafana" deploy/grafana/scuda.json
 install -D -m 644 -t "$root/usr/share/doc/scuda" README.md
 cp -r docs/. "$root/usr/share/doc/scuda/"
 install -D -m 644 LICENSE "$root/usr/share/doc/scuda/copyright"
-libc=$(objdump -T build/scuda build/scuda-bench build/scuda-load build/lib/*.so* | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 | sort -uV | tail -1)
+libc=$(objdump -T build/scuda build/scuda-bench build/scuda-load build/lib/*.so* | grep -oE 'GLIBC_[0-9.]+' |
+  cut -d_ -f2 | sort -uV | tail -1)
 arch=$(dpkg --print-architecture)
 debian=$(printf '%s' "$version" | sed 's/^\([0-9.]*\)-/\1~/' | tr -c 'A-Za-z0-9.+~' .)
 case $debian in [0-9]*) ;; *) debian=0+$debian ;; esac

@@ -4,7 +4,8 @@
 debian_mirror() {
   local release mirror
   release=$(. /etc/os-release && echo "$VERSION_CODENAME")
-  mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' | awk -v r="$release" '$2 == r && $3 == "main" {print $1; exit}')
+  mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' |
+    awk -v r="$release" '$2 == r && $3 == "main" {print $1; exit}')
   if [ -z "$mirror" ]; then
     echo "apt has no source for Debian $release" >&2
     return 1
@@ -15,7 +16,8 @@ debian_mirror() {
 # debian_apt RELEASE COMPONENTS: then the array apt is the command for the packages of these.
 debian_apt() {
   local at=$work/$1 mirror
-  apt=(apt-get -qq -o "Dir::Etc::sourcelist=$at/sources.list" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$at/lists" -o "Dir::State::status=$at/status"
+  apt=(apt-get -qq -o "Dir::Etc::sourcelist=$at/sources.list" -o Dir::Etc::sourceparts=-
+    -o "Dir::State::lists=$at/lists" -o "Dir::State::status=$at/status"
     -o "Dir::Cache=$at/cache" -o APT::Sandbox::User=)
   [ -e "$at" ] && return
   mirror=$(debian_mirror)

@@ -66,15 +66,16 @@ var unnamed = map[string]string{
 	"cuGraphAddBatchMemOpNode":           "a driver refuses to launch such a graph (H200), scuda does as it says",
 	"cuGraphBatchMemOpNodeSetParams":     "the same",
 	"cuGraphExecBatchMemOpNodeSetParams": "the same",
-	"cuGraphExecMemsetNodeSetParams":     "a driver changes nodes of one row only (H200), and those of this program have several",
-	"cuGraphExecMemcpyNodeSetParams":     "the same",
-	"cuTexRefSetAddress_v2":              "the simulation has no kernels that read texture references",
-	"cuTexRefSetAddress2D_v2":            "the same",
-	"cuTexRefSetAddress2D_v3":            "the same",
-	"cuTensorMapEncodeTiled":             "the simulation has no kernels that use tensor maps",
-	"cuTensorMapEncodeIm2col":            "the same",
-	"cuTensorMapEncodeIm2colWide":        "the same",
-	"cuTensorMapReplaceAddress":          "the same",
+	"cuGraphExecMemsetNodeSetParams": "a driver changes nodes of one row only (H200), and those of this program " +
+		"have several",
+	"cuGraphExecMemcpyNodeSetParams": "the same",
+	"cuTexRefSetAddress_v2":          "the simulation has no kernels that read texture references",
+	"cuTexRefSetAddress2D_v2":        "the same",
+	"cuTexRefSetAddress2D_v3":        "the same",
+	"cuTensorMapEncodeTiled":         "the simulation has no kernels that use tensor maps",
+	"cuTensorMapEncodeIm2col":        "the same",
+	"cuTensorMapEncodeIm2colWide":    "the same",
+	"cuTensorMapReplaceAddress":      "the same",
 }
 
 // TestManagedNamedIsWhole: managed_named calls every function whose work uses the memory at an address, as the API
@@ -361,9 +362,9 @@ func TestManagedInfo(t *testing.T) {
 		if info.wait(patience) != 0 || p.wait(patience) != 0 {
 			t.Fatalf("%s%s", info.err, p.err)
 		}
-		seen := regexp.MustCompile(
-			`faults +of unified memory are seen by userfaultfd \(uffd\)|seen by userfaultfd \(uffd-user|seen by SIGSEGV`).FindString(
-			info.out.String())
+		ways := regexp.MustCompile(`faults +of unified memory are seen by userfaultfd \(uffd\)|` +
+			`seen by userfaultfd \(uffd-user|seen by SIGSEGV`)
+		seen := ways.FindString(info.out.String())
 		want := "faults come by SIGSEGV"
 		switch {
 		case strings.HasSuffix(seen, "(uffd)"):

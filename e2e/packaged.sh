@@ -2,7 +2,8 @@
 # Puts programs of Debian's packages into a folder, each with the libraries that it needs; nothing is installed. What is
 # there is kept.
 #
-#   packaged.sh FOLDER     FOLDER/numba (numba 0.61, a Python and a C library of Debian 13: run FOLDER/numba/python), FOLDER/hashcat (hashcat 6.2.6 and NVRTC 11.8)
+#   packaged.sh FOLDER     FOLDER/numba (numba 0.61, a Python and a C library of Debian 13: run FOLDER/numba/python),
+#                          FOLDER/hashcat (hashcat 6.2.6 and NVRTC 11.8)
 set -euo pipefail
 
 mkdir -p "$1"
@@ -23,14 +24,16 @@ unpack() { # NAME RELEASE COMPONENTS PACKAGE…: into $work/NAME
 }
 
 numba() {
-  unpack numba trixie main libc6 libgcc-s1 libstdc++6 libffi8 libpython3.13-minimal python3.13-minimal libpython3.13-stdlib python3-numpy libblas3 liblapack3 libgfortran5 \
-    libllvm19 libz3-4 libedit2 libbsd0 libmd0 libtinfo6 libxml2 liblzma5 zlib1g libzstd1 libexpat1 libbz2-1.0 python3-llvmlite python3-numba
+  unpack numba trixie main libc6 libgcc-s1 libstdc++6 libffi8 libpython3.13-minimal python3.13-minimal \
+    libpython3.13-stdlib python3-numpy libblas3 liblapack3 libgfortran5 libllvm19 libz3-4 libedit2 libbsd0 libmd0 \
+    libtinfo6 libxml2 liblzma5 zlib1g libzstd1 libexpat1 libbz2-1.0 python3-llvmlite python3-numba
   cat >"$work/numba/python" <<'END'
 #!/bin/sh
 at=$(cd "$(dirname "$0")" && pwd)/usr
 lib=$at/lib/x86_64-linux-gnu
 PYTHONHOME=$at PYTHONPATH=$at/lib/python3/dist-packages PYTHONDONTWRITEBYTECODE=1 \
-  exec "$at/lib64/ld-linux-x86-64.so.2" --library-path "$lib:$lib/blas:$lib/lapack${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$at/bin/python3.13" "$@"
+  exec "$at/lib64/ld-linux-x86-64.so.2" \
+  --library-path "$lib:$lib/blas:$lib/lapack${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$at/bin/python3.13" "$@"
 END
   chmod +x "$work/numba/python"
 }

@@ -220,8 +220,10 @@ echo 1000; echo 3000; echo 2000`)
 		{"name":"b","kind":"bench","places":["sim","native"]},
 		{"name":"l","kind":"load","load":"up","sizes":[4,8],"count":3,"places":["sim"],"delays":["0s","1ms"]},
 		{"name":"c","kind":"load","load":"launch","clients":[2],"seconds":0.5,"places":["sim"]},
-		{"name":"s","kind":"syscalls","command":["sh","-c","exec 4</dev/null 5</dev/null 6</dev/null"],"base":["sh","-c",":"],"places":["sim"]},
-		{"name":"y","kind":"command","command":["sh","-c","echo hello; echo '{\"a step\": 0.5, \"trips (count)\": 4}'"],"places":["sim"]},
+		{"name":"s","kind":"syscalls","command":["sh","-c","exec 4</dev/null 5</dev/null 6</dev/null"],
+			"base":["sh","-c",":"],"places":["sim"]},
+		{"name":"y","kind":"command","places":["sim"],
+			"command":["sh","-c","echo hello; echo '{\"a step\": 0.5, \"trips (count)\": 4}'"]},
 		{"name":"x","kind":"load","load":"bad","count":3,"places":["sim"]}]}`))
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,8 @@
 # ib_write_bw's at its best message size, and the latency of a WRITE of 4 KiB with ib_write_lat's.
 # The machine is emulated, so only the ratios mean something. `make perf-rdma` builds what it runs.
 #
-#   [RDMA_PERF_ROUNDS=N] perf/rdma.sh   N rounds (15); prints figures and ratios; fails where the median of one misses its goal (transport 90 %, end to end 70 %, latency 115 %)
+#   [RDMA_PERF_ROUNDS=N] perf/rdma.sh   N rounds (15); prints figures and ratios; fails where the median of one misses
+#                                       its goal (transport 90 %, end to end 70 %, latency 115 %)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,9 +18,13 @@ if [ "${1-}" != inside ]; then
   exec verbs/guest/rdma-guest -p perftest -e RDMA_PERF_ROUNDS -t 1200 "$PWD/perf/rdma.sh" inside
 fi
 
-listens() { until grep -q ':4853 00000000:0000 0A\|:4853 0\{32\}:0000 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done; } # perftest's port
+listens() { # on perftest's port
+  until grep -q ':4853 00000000:0000 0A\|:4853 0\{32\}:0000 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done
+}
 
-bandwidth() { # MiB/s of messages of so many bytes: how many, over how many queue pairs; perftest cannot always find the clock's frequency
+# MiB/s of messages of so many bytes: how many, over how many queue pairs; perftest cannot always find the clock's
+# frequency
+bandwidth() {
   local rate=
   until [[ $rate =~ ^[0-9.]+$ ]]; do rate=$(bandwidth_once "$@"); done
   echo "$rate"
@@ -27,7 +32,8 @@ bandwidth() { # MiB/s of messages of so many bytes: how many, over how many queu
 bandwidth_once() {
   ib_write_bw -d "$RXE_DEV0" -x "$RXE_GID_INDEX" -s "$1" -n "$2" -q "${3-1}" >/dev/null 2>&1 &
   listens
-  ib_write_bw -d "$RXE_DEV1" -x "$RXE_GID_INDEX" -s "$1" -n "$2" -q "${3-1}" "$RXE_IP0" | awk -v s="$1" '$1 == s { print $4 }'
+  ib_write_bw -d "$RXE_DEV1" -x "$RXE_GID_INDEX" -s "$1" -n "$2" -q "${3-1}" "$RXE_IP0" |
+    awk -v s="$1" '$1 == s { print $4 }'
   wait
 }
 latency() { # us of 4 KiB; perftest cannot always find the clock's frequency
@@ -35,13 +41,19 @@ latency() { # us of 4 KiB; perftest cannot always find the clock's frequency
   until [[ $us =~ ^[0-9.]+$ ]]; do
     ib_write_lat -d "$RXE_DEV0" -x "$RXE_GID_INDEX" -s 4096 -n 4000 >/dev/null 2>&1 &
     listens
-    us=$(ib_write_lat -d "$RXE_DEV1" -x "$RXE_GID_INDEX" -s 4096 -n 4000 "$RXE_IP0" 2>/dev/null | awk '$1 == 4096 { print $5 }')
+    us=$(ib_write_lat -d "$RXE_DEV1" -x "$RXE_GID_INDEX" -s 4096 -n 4000 "$RXE_IP0" 2>/dev/null |
+      awk '$1 == 4096 { print $5 }')
     wait
   done
   echo "$us"
 }
-arrivals_on() { local p; for p in $(pgrep napi/rxenet); do taskset -p "$1" "$p" >/dev/null; done; } # a mask of processors; see network.sh
-figure() { awk -v what="FIGURE $1" 'index($0, what) { for (i = 1; i <= NF; i++) if ($i ~ /^[0-9.]+$/ && $(i+1) ~ /^(MiB\/s|us)$/) print $i }'; }
+# a mask of processors; see network.sh
+arrivals_on() { local p; for p in $(pgrep napi/rxenet); do taskset -p "$1" "$p" >/dev/null; done; }
+figure() {
+  awk -v what="FIGURE $1" 'index($0, what) {
+    for (i = 1; i <= NF; i++) if ($i ~ /^[0-9.]+$/ && $(i+1) ~ /^(MiB\/s|us)$/) print $i
+  }'
+}
 
 middle() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; } # the median
 several() { for _ in 1 2 3; do bandwidth "$@"; done | middle; }
@@ -52,7 +64,10 @@ for size in 65536 262144 1048576; do
   echo "ib_write_bw   $size bytes: $b MiB/s"
   if awk "BEGIN { exit !($b > $most) }"; then most=$b best_size=$size; fi
 done
-for pairs in 2 4; do echo "ib_write_bw   $best_size bytes over $pairs queue pairs: $(bandwidth $best_size $((67108864 / best_size / pairs)) $pairs) MiB/s"; done
+for pairs in 2 4; do
+  b=$(bandwidth $best_size $((67108864 / best_size / pairs)) $pairs)
+  echo "ib_write_bw   $best_size bytes over $pairs queue pairs: $b MiB/s"
+done
 
 # The speed of an emulated machine changes by half from one moment to the next. So there are many short measurements,
 # each of the bandwidth stands between two of perftest's and its ratio is that to their mean, each of the latency beside
@@ -65,7 +80,9 @@ next_reference() { # the mean of perftest's last figure and a new one
   mean=$(awk -v a="${reference:-$new}" -v b="$new" 'BEGIN { printf "%.1f", (a + b) / 2 }') reference=$new
 }
 note() { # round name value reference unit
-  awk -v round="$1" -v name="$2" -v v="${3:-0}" -v r="$4" -v unit="$5" 'BEGIN { printf "round %2d  %-20s %7.1f %s of %7.1f  %5.1f %%\n", round, name, v, unit, r, 100 * v / r }'
+  awk -v round="$1" -v name="$2" -v v="${3:-0}" -v r="$4" -v unit="$5" 'BEGIN {
+    printf "round %2d  %-20s %7.1f %s of %7.1f  %5.1f %%\n", round, name, v, unit, r, 100 * v / r
+  }'
   echo "$2|${3:-0}|$4" >>"$results"
 }
 next_reference
@@ -84,16 +101,23 @@ for round in $(seq "${RDMA_PERF_ROUNDS:-15}"); do
   # With one processor for what arrives: a packet that wakes a thread on the other takes a fifth longer, and which one
   # it is would be chance.
   arrivals_on 1
-  for _ in 1 2 3 4; do note $round "latency of 4 KiB" "$(build/rdma/plain/verbs.test -test.run '^$' -test.bench '^BenchmarkWriteLatency$' -test.benchtime 1x | figure latency)" "$(latency)" us; done
+  for _ in 1 2 3 4; do
+    us=$(build/rdma/plain/verbs.test -test.run '^$' -test.bench '^BenchmarkWriteLatency$' -test.benchtime 1x |
+      figure latency)
+    note $round "latency of 4 KiB" "$us" "$(latency)" us
+  done
   arrivals_on 3
 done
 
 failed=0
 compare() { # name goal(%) "least" or "most"
-  awk -F '|' -v name="$1" '$1 == name { print 100 * $2 / $3, $2, $3 }' "$results" | sort -n | awk -v name="$1" -v goal="$2" -v which="$3" '
+  awk -F '|' -v name="$1" '$1 == name { print 100 * $2 / $3, $2, $3 }' "$results" | sort -n |
+    awk -v name="$1" -v goal="$2" -v which="$3" '
     { p[NR] = $1; v[NR] = $2; r[NR] = $3 }
     END { m = int((NR + 1) / 2); ok = which == "most" ? p[m] <= goal : p[m] >= goal
-      printf "%-20s median %5.1f %% (%.1f of %.1f), from %.1f to %.1f %%; goal: at %s %d %%%s\n", name, p[m], v[m], r[m], p[1], p[NR], which, goal, ok ? "" : ": MISSED"; exit !ok }' || failed=1
+      printf "%-20s median %5.1f %% (%.1f of %.1f), from %.1f to %.1f %%; goal: at %s %d %%%s\n",
+        name, p[m], v[m], r[m], p[1], p[NR], which, goal, ok ? "" : ": MISSED"
+      exit !ok }' || failed=1
 }
 compare "transport upload" 90 least
 compare "transport download" 90 least

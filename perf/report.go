@@ -13,7 +13,7 @@ import (
 // Markdown writes a result as a table for each entry.
 func Markdown(w io.Writer, r *Result) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured %s with scuda %s on %s: %d × %s, %.0f GiB, Linux %s%s. Medians of %d repetitions.\n",
+	fmt.Fprintf(&b, "Measured %s with scuda %s on %s:\n%d × %s, %.0f GiB, Linux %s%s.\nMedians of %d repetitions.\n",
 		r.Started.Format("2006-01-02"), r.Scuda, r.Machine.Host, r.Machine.Processors, r.Machine.Processor,
 		float64(r.Machine.Memory)/(1<<30), r.Machine.Kernel, gpuText(&r.Machine), r.Repetitions)
 	for _, g := range groups(r) {
@@ -240,23 +240,33 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 <style>
 body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2.2rem}
-table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .7rem;border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child{text-align:left}
+table{border-collapse:collapse;font-size:13px}td,th{padding:.2rem .7rem;border-bottom:1px solid #ddd;text-align:right}
+td:first-child,th:first-child{text-align:left}
 .plot{width:100%;height:auto}.plot text{font-size:11px;fill:#555}.grid{stroke:#e4e4e4}
-.key span{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}.worse{color:#b3261e}.better{color:#2e7d32}details{margin:.6rem 0}
+.key span{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}.worse{color:#b3261e}.better{color:#2e7d32}
+details{margin:.6rem 0}
 </style></head><body>
 <h1>scuda {{.R.Scuda}}: measurements</h1>
-<p>{{.R.Started.Format "2006-01-02 15:04 MST"}}, {{.R.Machine.Host}}: {{.R.Machine.Processors}} × {{.R.Machine.Processor}}, {{gib .R.Machine.Memory}}, Linux {{.R.Machine.Kernel}}{{gpu .R.Machine}}.
-{{.R.Repetitions}} interleaved repetitions{{if .R.Quick}} of the quick suite{{end}}; medians. Axes are logarithmic; lines across points are the range of the repetitions.</p>
-{{if .Changes}}<h2>Against the older result</h2><table><tr><th>measure</th><th>before</th><th>now</th><th>ratio</th><th>95 %</th><th>p</th><th></th></tr>
-{{range .Changes}}<tr><td>{{.Key}}</td><td>{{quantity .Old .Unit}}</td><td>{{quantity .New .Unit}}</td><td>{{printf "%.2f" .Ratio}}</td><td>{{printf "%.2f–%.2f" .Low .High}}</td><td>{{printf "%.3f" .P}}</td><td class="{{.Verdict}}">{{.Verdict}}</td></tr>
+<p>{{.R.Started.Format "2006-01-02 15:04 MST"}}, {{.R.Machine.Host}}: {{.R.Machine.Processors}} ×
+{{.R.Machine.Processor}}, {{gib .R.Machine.Memory}}, Linux {{.R.Machine.Kernel}}{{gpu .R.Machine}}.
+{{.R.Repetitions}} interleaved repetitions{{if .R.Quick}} of the quick suite{{end}}; medians. Axes are logarithmic;
+lines across points are the range of the repetitions.</p>
+{{if .Changes}}<h2>Against the older result</h2><table>
+<tr><th>measure</th><th>before</th><th>now</th><th>ratio</th><th>95 %</th><th>p</th><th></th></tr>
+{{range .Changes}}<tr><td>{{.Key}}</td><td>{{quantity .Old .Unit}}</td><td>{{quantity .New .Unit}}</td>
+<td>{{printf "%.2f" .Ratio}}</td><td>{{printf "%.2f–%.2f" .Low .High}}</td><td>{{printf "%.3f" .P}}</td>
+<td class="{{.Verdict}}">{{.Verdict}}</td></tr>
 {{end}}</table>{{end}}
 {{range .Groups}}{{$g := .}}<section><h2>{{.Title}}</h2>
 <p class="key">{{range $i, $c := .Columns}}<span style="background:{{colour $i}}"></span>{{$c}}{{end}}</p>
 {{plot .}}
 <details><summary>figures</summary><table><tr><th>measure</th>{{range .Columns}}<th>{{.}}</th>{{end}}</tr>
-{{range .Rows}}<tr><td>{{.Name}}</td>{{range .Cells}}<td>{{if .}}{{quantity .Median .Unit}}{{with .Distribution}}<br><small>p99 {{quantity .P99 "s"}}</small>{{end}}{{end}}</td>{{end}}</tr>
+{{range .Rows}}<tr><td>{{.Name}}</td>
+{{- range .Cells}}<td>{{if .}}{{quantity .Median .Unit}}
+{{- with .Distribution}}<br><small>p99 {{quantity .P99 "s"}}</small>{{end}}{{end}}</td>{{end}}</tr>
 {{end}}</table></details></section>
-{{end}}{{if .R.Skipped}}<h2>Not measured</h2><ul>{{range .R.Skipped}}<li>{{.Entry}} ({{.Place}}): {{.Reason}}</li>{{end}}</ul>{{end}}
+{{end}}{{if .R.Skipped}}<h2>Not measured</h2><ul>
+{{- range .R.Skipped}}<li>{{.Entry}} ({{.Place}}): {{.Reason}}</li>{{end}}</ul>{{end}}
 </body></html>
 `))
 

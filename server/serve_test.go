@@ -26,7 +26,8 @@ import (
 func TestSessionsSideBySide(t *testing.T) {
 	s := serve(t, nil)
 	a, b := s.open(transport.KindCUDA), s.open(transport.KindCUDA)
-	if a.welcome.GPU != "sim" || len(a.welcome.Devices) != 1 || a.welcome.DriverVersion == 0 || a.welcome.Session == b.welcome.Session {
+	if a.welcome.GPU != "sim" || len(a.welcome.Devices) != 1 || a.welcome.DriverVersion == 0 ||
+		a.welcome.Session == b.welcome.Session {
 		t.Fatalf("welcome %+v", a.welcome)
 	}
 	a.use(48 << 20) // each has the whole simulated GPU to itself
@@ -103,8 +104,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestOtherReleases: a client of another release is served where both speak a version and the server has what the client needs, and is else refused by
-// name: of both releases, of what is missing, and with the remedy.
+// TestOtherReleases: a client of another release is served where both speak a version and the server has what the
+// client needs, and is else refused by name: of both releases, of what is missing, and with the remedy.
 func TestOtherReleases(t *testing.T) {
 	s := serve(t, nil)
 	const remedy = "install the same scuda release on both machines"
@@ -115,14 +116,19 @@ func TestOtherReleases(t *testing.T) {
 		says   []string
 		change func(*transport.Hello)
 	}{
-		{"a newer release that speaks this version too", nil, nil, func(h *transport.Hello) { h.MinVersion, h.MaxVersion = transport.Version, transport.Version+3 }},
+		{"a newer release that speaks this version too", nil, nil,
+			func(h *transport.Hello) { h.MinVersion, h.MaxVersion = transport.Version, transport.Version+3 }},
 		{"a newer release that does not", transport.ErrVersion,
 			[]string{"client (scuda 9.9) speaks protocol versions 2 to 4", server, "version 1"},
 			func(h *transport.Hello) { h.MinVersion, h.MaxVersion = transport.Version+1, transport.Version+3 }},
-		{"another description", transport.ErrDigest, []string{"client 9.9 has API description 00", Version()}, func(h *transport.Hello) { h.Digest = "00" }},
-		{"needs a capability", transport.ErrCapability, []string{server, `"tea"`}, func(h *transport.Hello) { h.Requires = []string{"tea"} }},
-		{"comes back to a line", transport.ErrCapability, []string{server, "lines that outlive their sockets"}, func(h *transport.Hello) { h.Line, h.Epoch = 1, 2 }},
-		{"has more capabilities", nil, nil, func(h *transport.Hello) { h.Capabilities = []string{"coffee", transport.CapCorrelation} }},
+		{"another description", transport.ErrDigest, []string{"client 9.9 has API description 00", Version()},
+			func(h *transport.Hello) { h.Digest = "00" }},
+		{"needs a capability", transport.ErrCapability, []string{server, `"tea"`},
+			func(h *transport.Hello) { h.Requires = []string{"tea"} }},
+		{"comes back to a line", transport.ErrCapability, []string{server, "lines that outlive their sockets"},
+			func(h *transport.Hello) { h.Line, h.Epoch = 1, 2 }},
+		{"has more capabilities", nil, nil,
+			func(h *transport.Hello) { h.Capabilities = []string{"coffee", transport.CapCorrelation} }},
 	} {
 		h := hello(transport.KindCUDA)
 		h.Version = "9.9"
@@ -141,8 +147,10 @@ func TestOtherReleases(t *testing.T) {
 			continue
 		}
 		w := l.welcome
-		if w.Protocol != transport.Version || w.MaxVersion != transport.Version || !slices.Equal(w.Capabilities, transport.Offered()) || !l.alive() {
-			t.Errorf("%s: welcomed with version %d (%d to %d) and %q", c.name, w.Protocol, w.MinVersion, w.MaxVersion, w.Capabilities)
+		if w.Protocol != transport.Version || w.MaxVersion != transport.Version ||
+			!slices.Equal(w.Capabilities, transport.Offered()) || !l.alive() {
+			t.Errorf("%s: welcomed with version %d (%d to %d) and %q", c.name, w.Protocol, w.MinVersion, w.MaxVersion,
+				w.Capabilities)
 		}
 		l.conn.Close()
 	}

@@ -23,7 +23,8 @@ trap 'rm -rf "$beside"' EXIT
 for name in libcuda.so.1 libnvidia-ml.so.1; do
   "$cc" -shared -nostdlib -x c /dev/null -o "$beside/$name" -Wl,-soname,"\$ORIGIN/$name"
 done
-"$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -DSCUDA_INTERPOSE $compat -shared "$shim/front/interpose/interpose.c" -o "$out/libscuda.so" -Wl,-soname,libcuda.so.1 \
+"$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -DSCUDA_INTERPOSE $compat \
+  -shared "$shim/front/interpose/interpose.c" -o "$out/libscuda.so" -Wl,-soname,libcuda.so.1 \
   -L"$beside" $hardened -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1 -l:libdl.so.2
 # As the driver's own packages have them, for programs that open or are linked with the name without a version.
 ln -sf libcuda.so.1 "$out/libcuda.so"
@@ -33,10 +34,13 @@ if test "${SCUDA_SKIP_CORE:-0}" != 1; then
   cd "$shim/.."
   # A guest takes no signal of its host's, and does not read the control group's files again each second.
   godebug=asyncpreemptoff=1,updatemaxprocs=0
+  names="-X runtime.godebugDefault=$godebug -X main.version=$SCUDA_VERSION"
   "${GO:-go}" build -buildmode=c-shared -tags netgo,osusergo \
-    -ldflags "-s -w -X runtime.godebugDefault=$godebug -X main.version=$SCUDA_VERSION '-extldflags=-Wl,--wrap=x_cgo_getstackbound $hardened'" -o "$out/libscuda-core.so" ./shim/core
+    -ldflags "-s -w $names '-extldflags=-Wl,--wrap=x_cgo_getstackbound $hardened'" \
+    -o "$out/libscuda-core.so" ./shim/core
   rm -f "$out/libscuda-core.h"
   # For programs in which the core must not be. It is a program of its own and needs no library, not even the C
   # library's.
-  CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags "-s -w -X main.version=$SCUDA_VERSION" -o "$out/scuda-connect" ./cmd/scuda-connect
+  CGO_ENABLED=0 "${GO:-go}" build -trimpath -ldflags "-s -w -X main.version=$SCUDA_VERSION" \
+    -o "$out/scuda-connect" ./cmd/scuda-connect
 fi

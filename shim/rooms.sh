@@ -5,7 +5,8 @@ front=$shim/front
 cc=${CC:-cc}
 # Probes attach to the entries (a patchable NOP in front of them, no endbr64); nothing runs and no thread starts at
 # load.
-flags="-std=c11 -O2 -g -fPIC -fvisibility=hidden -fcf-protection=none -fpatchable-function-entry=1 -ffunction-sections -Wall -Wextra -Werror"
+flags="-std=c11 -O2 -g -fPIC -fvisibility=hidden -fcf-protection=none -fpatchable-function-entry=1 -ffunction-sections"
+flags="$flags -Wall -Wextra -Werror"
 
 # room NAME FOLDER: the objects of a room, in a folder.
 room() (

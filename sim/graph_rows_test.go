@@ -16,7 +16,8 @@ func TestRowsOfExecutableGraphs(t *testing.T) {
 		return &cuda.CUDA_MEMSET_NODE_PARAMS{Dst: dst, Pitch: pitch, Value: 7, ElementSize: 4, Width: width, Height: height}
 	}
 	copied := func(src cuda.CUdeviceptr, width, height, depth, pitch uint64) any {
-		return &cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: src, SrcPitch: pitch, SrcHeight: height,
+		return &cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: src,
+			SrcPitch: pitch, SrcHeight: height,
 			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: p, DstPitch: pitch, DstHeight: height,
 			WidthInBytes: width, Height: height, Depth: depth}
 	}

@@ -99,8 +99,8 @@ func Dial(ctx context.Context, to Target, hello *Hello) (Conn, *Welcome, error) 
 	return conn, w, nil
 }
 
-// DialNet is [Dial] for those who want an ordinary Go connection (callback connections, information): a [*net.TCPConn] or
-// a [*TLSConn].
+// DialNet is [Dial] for those who want an ordinary Go connection (callback connections, information): a [*net.TCPConn]
+// or a [*TLSConn].
 func DialNet(ctx context.Context, to Target, hello *Hello) (net.Conn, *Welcome, error) {
 	return DialNetFirst(ctx, to, hello, nil)
 }

@@ -82,8 +82,8 @@ func (s Status) String() string {
 var statusHints = map[Status]string{
 	StatusRetries: "the peer does not answer: it or its device is gone, its link is down, or its GID cannot be reached",
 	StatusRNR:     "the peer has posted no receive request",
-	StatusRemoteInvalid: "the peer's device has received packets in an impossible order or of a wrong length (soft-RoCE sends such when " +
-		"it has to repeat what it is repeating)",
+	StatusRemoteInvalid: "the peer's device has received packets in an impossible order or of a wrong length " +
+		"(soft-RoCE sends such when it has to repeat what it is repeating)",
 	StatusRemoteAccess: "the peer has not granted that range or key",
 	StatusLocalProtect: "the local memory is not registered for this",
 	StatusFlushed:      "the queue pair had failed or was closed before",

@@ -12,14 +12,18 @@ import (
 // elsewhere are the lines of hand-written code that answer CUDA_ERROR_NOT_SUPPORTED and are no part of
 // docs/compatibility.md, with what they are.
 var elsewhere = map[string]string{
-	"shim/front/calls/entry.c: return CUDA_ERROR_NOT_SUPPORTED;":                                                     "scuda_refuse itself, and whole functions",
-	"shim/front/calls/tables.c: return CUDA_ERROR_NOT_SUPPORTED;":                                                    "logged with PART_private_slot",
-	"shim/front/calls/device.c: return scuda_device_ok(dev) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;": "the driver's answer outside Windows",
-	"server/executor/base.go: return cuda.CUDA_ERROR_NOT_SUPPORTED":                                                  "refuse itself",
-	"server/executor/command.go: const noAddress = cuda.CUDA_ERROR_NOT_SUPPORTED":                                    "not sent by scuda's client",
-	"server/executor/share_unsafe.go: return cuda.CUDA_ERROR_NOT_SUPPORTED, unix.Close(fd)":                          "a session without a server's shelf: tests alone",
-	"server/executor/share_unsafe.go: return 0, cuda.CUDA_ERROR_NOT_SUPPORTED":                                       "a session without a server's shelf: tests alone",
-	"server/executor/hostmap.go: return cuda.CUDA_ERROR_NOT_SUPPORTED":                                               "the caller maps the memory at another address",
+	"shim/front/calls/entry.c: return CUDA_ERROR_NOT_SUPPORTED;":  "scuda_refuse itself, and whole functions",
+	"shim/front/calls/tables.c: return CUDA_ERROR_NOT_SUPPORTED;": "logged with PART_private_slot",
+	"shim/front/calls/device.c: return scuda_device_ok(dev) ? " +
+		"CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;": "the driver's answer outside Windows",
+	"server/executor/base.go: return cuda.CUDA_ERROR_NOT_SUPPORTED":               "refuse itself",
+	"server/executor/command.go: const noAddress = cuda.CUDA_ERROR_NOT_SUPPORTED": "not sent by scuda's client",
+	"server/executor/share_unsafe.go: return cuda.CUDA_ERROR_NOT_SUPPORTED, " +
+		"unix.Close(fd)": "a session without a server's shelf: tests alone",
+	"server/executor/share_unsafe.go: return 0, cuda.CUDA_ERROR_NOT_SUPPORTED": "a session without a server's " +
+		"shelf: tests alone",
+	"server/executor/hostmap.go: return cuda.CUDA_ERROR_NOT_SUPPORTED": "the caller maps the memory at another " +
+		"address",
 }
 
 // TestPartsAreListed: no hand-written refusal without a part of the API description, whose text is logged and stands in

@@ -29,7 +29,8 @@ func newSyscalls() *cobra.Command {
 processes: reads, writes, opens and closes, and how many of them go to files and to the network. Counted with strace
 where there is one, else with eBPF (root). With --base another command line, the same program without what is of
 interest, is counted first, and the difference is shown.`,
-		Example: `  scuda bench syscalls --base 'python3 -c "import torch"' -- python3 -c 'import torch; torch.cuda.is_available()'`,
+		Example: `  scuda bench syscalls --base 'python3 -c "import torch"' -- ` +
+			`python3 -c 'import torch; torch.cuda.is_available()'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(errors.New("no program given: scuda bench syscalls -- PROGRAM [ARG...]"))

@@ -1,4 +1,5 @@
-# Starts both services as an operator does, uses them, and stops them. It runs in a container that systemd boots; the mark at the end says that all went well.
+# Starts both services as an operator does, uses them, and stops them. It runs in a container that systemd boots; the
+# mark at the end says that all went well.
 set -eux
 scuda=/opt/scuda/bin
 mkdir -p /etc/scuda

@@ -20,7 +20,8 @@ import (
 func fake(t *testing.T) string {
 	t.Helper()
 	lib := filepath.Join(t.TempDir(), "libfake.so")
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-pthread", "-o", lib, "testdata/fakecuda.c").CombinedOutput(); err != nil {
+	gcc := exec.Command("gcc", "-shared", "-fPIC", "-pthread", "-o", lib, "testdata/fakecuda.c")
+	if out, err := gcc.CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
 	return lib
@@ -309,7 +310,8 @@ func TestCallsDoNotAllocate(t *testing.T) {
 
 func BenchmarkCall(b *testing.B) {
 	lib := filepath.Join(b.TempDir(), "libfake.so")
-	if out, err := exec.Command("gcc", "-shared", "-fPIC", "-pthread", "-o", lib, "testdata/fakecuda.c").CombinedOutput(); err != nil {
+	gcc := exec.Command("gcc", "-shared", "-fPIC", "-pthread", "-o", lib, "testdata/fakecuda.c")
+	if out, err := gcc.CombinedOutput(); err != nil {
 		b.Fatalf("gcc: %v\n%s", err, out)
 	}
 	g, err := Open(lib)

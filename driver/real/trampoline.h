@@ -4,7 +4,8 @@
 #include <stdint.h>
 
 #define SCUDA_REAL_WORDS \
-  uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4, uint64_t a5, uint64_t a6, uint64_t a7, uint64_t a8, uint64_t a9, uint64_t a10, \
+  uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3, uint64_t a4, uint64_t a5, uint64_t a6, uint64_t a7, \
+  uint64_t a8, uint64_t a9, uint64_t a10, \
       uint64_t a11, uint64_t a12, uint64_t a13, uint64_t a14, uint64_t a15
 
 /* Integer and pointer arguments. A callee with fewer parameters ignores the rest: the caller owns the argument area.

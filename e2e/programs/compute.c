@@ -124,7 +124,8 @@ static void shorter(void) {
   static const char *ptx =
       ".version 7.0\n.target sm_70\n.address_size 64\n"
       ".visible .entry first(.param .u64 out, .param .align 4 .b8 list[4000])\n"
-      "{\n .reg .u64 %o;\n .reg .u32 %v;\n ld.param.u64 %o, [out];\n ld.param.u32 %v, [list];\n st.global.u32 [%o], %v;\n ret;\n}\n";
+      "{\n .reg .u64 %o;\n .reg .u32 %v;\n ld.param.u64 %o, [out];\n ld.param.u32 %v, [list];\n st.global.u32 [%o], "
+      "%v;\n ret;\n}\n";
   CUmodule m;
   CUdeviceptr d;
   struct { CUdeviceptr out; unsigned first; } some = {.first = 77};

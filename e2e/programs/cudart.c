@@ -12,20 +12,33 @@ typedef void *stream;
 typedef void *event;
 
 #define FUNCTIONS(F) \
-  F(int, cudaRuntimeGetVersion, int *) F(int, cudaDriverGetVersion, int *) F(int, cudaGetDeviceCount, int *) F(int, cudaSetDevice, int) F(int, cudaDeviceGetAttribute, int *, int, int) \
-  F(int, cudaMalloc, void **, size_t) F(int, cudaFree, void *) F(int, cudaHostAlloc, void **, size_t, unsigned) F(int, cudaFreeHost, void *) \
-  F(int, cudaMallocAsync, void **, size_t, stream) F(int, cudaFreeAsync, void *, stream) F(int, cudaMemcpy, void *, const void *, size_t, int) \
-  F(int, cudaMemcpyAsync, void *, const void *, size_t, int, stream) F(int, cudaMemcpy2D, void *, size_t, const void *, size_t, size_t, size_t, int) F(int, cudaMemset, void *, int, size_t) \
-  F(int, cudaMemcpyToSymbol, const void *, const void *, size_t, size_t, int) F(int, cudaMemcpyFromSymbol, void *, const void *, size_t, size_t, int) \
-  F(int, cudaStreamCreateWithFlags, stream *, unsigned) F(int, cudaStreamSynchronize, stream) F(int, cudaStreamDestroy, stream) F(int, cudaStreamWaitEvent, stream, event, unsigned) \
-  F(int, cudaStreamBeginCapture, stream, int) F(int, cudaStreamEndCapture, stream, void **) F(int, cudaGraphInstantiateWithFlags, void **, void *, unsigned long long) \
-  F(int, cudaGraphLaunch, void *, stream) F(int, cudaGraphExecDestroy, void *) F(int, cudaGraphDestroy, void *) F(int, cudaEventCreateWithFlags, event *, unsigned) \
-  F(int, cudaEventRecord, event, stream) F(int, cudaEventSynchronize, event) F(int, cudaEventElapsedTime, float *, event, event) F(int, cudaEventDestroy, event) \
-  F(int, cudaDeviceSynchronize, void) F(int, cudaDeviceReset, void) F(int, cudaGetLastError, void) F(int, cudaPeekAtLastError, void) F(const char *, cudaGetErrorName, int) \
-  F(int, cudaLaunchKernel, const void *, dim3, dim3, void **, size_t, stream) F(int, cudaOccupancyMaxActiveBlocksPerMultiprocessor, int *, const void *, int, size_t) \
-  F(int, cudaLaunchHostFunc, stream, void (*)(void *), void *) F(int, cudaMemGetInfo, size_t *, size_t *) F(void **, __cudaRegisterFatBinary, const void *) F(void, __cudaRegisterFatBinaryEnd, void **) \
-  F(void, __cudaRegisterFunction, void **, const char *, char *, const char *, int, void *, void *, void *, void *, int *) \
-  F(void, __cudaRegisterVar, void **, char *, char *, const char *, int, size_t, int, int) F(void, __cudaUnregisterFatBinary, void **)
+  F(int, cudaRuntimeGetVersion, int *) F(int, cudaDriverGetVersion, int *) F(int, cudaGetDeviceCount, int *) \
+  F(int, cudaSetDevice, int) F(int, cudaDeviceGetAttribute, int *, int, int) F(int, cudaMalloc, void **, size_t) \
+  F(int, cudaFree, void *) F(int, cudaHostAlloc, void **, size_t, unsigned) F(int, cudaFreeHost, void *) \
+  F(int, cudaMallocAsync, void **, size_t, stream) F(int, cudaFreeAsync, void *, stream) \
+  F(int, cudaMemcpy, void *, const void *, size_t, int) \
+  F(int, cudaMemcpyAsync, void *, const void *, size_t, int, stream) \
+  F(int, cudaMemcpy2D, void *, size_t, const void *, size_t, size_t, size_t, int) \
+  F(int, cudaMemset, void *, int, size_t) \
+  F(int, cudaMemcpyToSymbol, const void *, const void *, size_t, size_t, int) \
+  F(int, cudaMemcpyFromSymbol, void *, const void *, size_t, size_t, int) \
+  F(int, cudaStreamCreateWithFlags, stream *, unsigned) F(int, cudaStreamSynchronize, stream) \
+  F(int, cudaStreamDestroy, stream) F(int, cudaStreamWaitEvent, stream, event, unsigned) \
+  F(int, cudaStreamBeginCapture, stream, int) F(int, cudaStreamEndCapture, stream, void **) \
+  F(int, cudaGraphInstantiateWithFlags, void **, void *, unsigned long long) F(int, cudaGraphLaunch, void *, stream) \
+  F(int, cudaGraphExecDestroy, void *) F(int, cudaGraphDestroy, void *) \
+  F(int, cudaEventCreateWithFlags, event *, unsigned) F(int, cudaEventRecord, event, stream) \
+  F(int, cudaEventSynchronize, event) F(int, cudaEventElapsedTime, float *, event, event) \
+  F(int, cudaEventDestroy, event) F(int, cudaDeviceSynchronize, void) F(int, cudaDeviceReset, void) \
+  F(int, cudaGetLastError, void) F(int, cudaPeekAtLastError, void) F(const char *, cudaGetErrorName, int) \
+  F(int, cudaLaunchKernel, const void *, dim3, dim3, void **, size_t, stream) \
+  F(int, cudaOccupancyMaxActiveBlocksPerMultiprocessor, int *, const void *, int, size_t) \
+  F(int, cudaLaunchHostFunc, stream, void (*)(void *), void *) F(int, cudaMemGetInfo, size_t *, size_t *) \
+  F(void **, __cudaRegisterFatBinary, const void *) F(void, __cudaRegisterFatBinaryEnd, void **) \
+  F(void, __cudaRegisterFunction, void **, const char *, char *, const char *, int, void *, void *, void *, \
+    void *, int *) \
+  F(void, __cudaRegisterVar, void **, char *, char *, const char *, int, size_t, int, int) \
+  F(void, __cudaUnregisterFatBinary, void **)
 
 #ifdef STATIC
 #define F(type, name, ...) extern type name(__VA_ARGS__);

@@ -8,8 +8,10 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev); /
 #define HEAD \
   ".version 7.0\n.target sm_70\n.address_size 64\n" \
   ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n" \
-  ".global .align 1 .b8 text[6] = {120, 32, 60, 32, 49, 0};\n.global .align 4 .u32 sink;\n.global .align 8 .u64 unknown;\n" \
-  ".visible .entry kernel(.param .u64 p) {\n.reg .u64 %a<4>;\n.reg .u32 %r<9>;\n.reg .pred %q<2>;\nld.param.u64 %a0, [p];\ncvt.u32.u64 %r0, %a0;\n"
+  ".global .align 1 .b8 text[6] = {120, 32, 60, 32, 49, 0};\n.global .align 4 .u32 sink;\n.global .align 8 .u64 " \
+  "unknown;\n" \
+  ".visible .entry kernel(.param .u64 p) {\n.reg .u64 %a<4>;\n.reg .u32 %r<9>;\n.reg .pred %q<2>;\nld.param.u64 " \
+  "%a0, [p];\ncvt.u32.u64 %r0, %a0;\n"
 static const struct {
   const char *name, *body;
 } kernels[] = {
@@ -36,7 +38,9 @@ static const struct {
    "add.u64 %a1, %a1, %a0; atom.add.u32 %r1, [%a1], 1; st.global.u32 [sink], %r1;"},
   {"stop", "trap;"},
   {"wrong",
-   "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 %a1, %a1;\n" "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }"},
+   "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; mov.u64 %a1, text; cvta.global.u64 "
+   "%a1, %a1;\n" "st.param.b64 [a], %a1; st.param.b64 [b], %a1; st.param.b32 [c], 7; st.param.b64 [d], %a1; "
+       "st.param.b64 [e], 1; call __assertfail, (a, b, c, d, e); }"},
 };
 
 static CUmodule module(const char *name) {

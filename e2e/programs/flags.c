@@ -19,7 +19,8 @@ static void tell(const char *when, CUcontext ctx) {
       b = cuCtxGetSharedMemConfig(&banks);
   const char *same = id == own ? "same" : id == 77 ? "untouched" : id ? "other" : "zero",
       *some = own == 78 ? "untouched" : own ? "some" : "zero";
-  printf("%s: flags %d %x, api %d %u, id %d %s, own %d %s, prio %d, device %d %d, state %d %x %d, limit %d, cache %d, banks %d\n", when, f, flags, v, version, i,
+  printf("%s: flags %d %x, api %d %u, id %d %s, own %d %s, prio %d, device %d %d, state %d %x %d, limit %d, cache "
+      "%d, banks %d\n", when, f, flags, v, version, i,
          same, o, some, p, d, device, s, state, active, l, c, b);
 }
 

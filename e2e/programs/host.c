@@ -1,5 +1,6 @@
 // The driver inside of processes of other kinds. The second argument says which.
-//   signals  own handlers for the signals that runtimes (JVM, Go) use, set before and after the first CUDA call; they must stay and work
+//   signals  own handlers for the signals that runtimes (JVM, Go) use, set before and after the first CUDA call; they
+//            must stay and work
 //   atexit   CUDA calls in a function that runs at exit, registered before and after cuInit
 //   forks    children before and after the first CUDA call
 //   memory   an allocation of every kind, for builds with AddressSanitizer

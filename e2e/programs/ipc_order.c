@@ -18,7 +18,8 @@ static const char hidden_code[] =
     "  .reg .b64 %d<5>;\n  .reg .b32 %r<3>;\n"
     "  ld.param.u64 %d1, [place];\n  ld.param.u32 %r1, [value];\n  cvta.to.global.u64 %d1, %d1;\n"
     "  ld.global.u64 %d2, [%d1];\n  cvta.to.global.u64 %d2, %d2;\n"
-    "  mov.u32 %r2, %tid.x;\n  mul.wide.u32 %d3, %r2, 4;\n  add.s64 %d4, %d2, %d3;\n  st.global.u32 [%d4], %r1;\n  ret;\n}\n";
+    "  mov.u32 %r2, %tid.x;\n  mul.wide.u32 %d3, %r2, 4;\n  add.s64 %d4, %d2, %d3;\n  st.global.u32 [%d4], %r1;\n  "
+    "ret;\n}\n";
 static CUfunction set; // with "hidden"
 static CUdeviceptr place;
 static const char *const ways[] = {"pipe", "semaphore", "word in memory"};

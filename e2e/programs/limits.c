@@ -7,7 +7,8 @@ static const char *ptx =
   ".visible .entry nothing() { ret; }\n"
   ".visible .entry most() .maxntid 64, 2, 1 { ret; }\n"
   ".visible .entry exactly() .reqntid 32, 2, 1 { ret; }\n"
-  ".visible .entry shared40() { .shared .align 16 .b8 mine[40960]; .reg .u32 %r; mov.u32 %r, %tid.x; st.volatile.shared.u32 [mine], %r; ret; }\n"
+  ".visible .entry shared40() { .shared .align 16 .b8 mine[40960]; .reg .u32 %r; mov.u32 %r, %tid.x; "
+  "st.volatile.shared.u32 [mine], %r; ret; }\n"
   ".visible .entry one(.param .u64 p) { ret; }\n";
 
 int main(int argc, char **argv) {
@@ -120,7 +121,7 @@ int main(int argc, char **argv) {
   SHOW(cuModuleLoadData(&m, ".version 7.0\n.target sm_900\n.address_size 64\n"));
   SHOW(cuModuleLoadData(&m, ".version 99.0\n.target sm_70\n.address_size 64\n"));
   SHOW(cuModuleLoadData(&m,
-                        "\177ELF nothing of the kind, and a good deal longer than a header of sixty-four bytes would be"));
+      "\177ELF nothing of the kind, and a good deal longer than a header of sixty-four bytes would be"));
   SHOW(cuModuleLoadData(&m, NULL));
   SHOW(cuModuleLoad(&m, "/nonexistent"));
   SHOW(cuCtxSynchronize());

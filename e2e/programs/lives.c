@@ -12,7 +12,8 @@ static const char ptx[] =
     ".visible .entry bump(.param .u64 p, .param .u32 n)\n{\n"
     "  .reg .b64 %l; .reg .b32 %r<3>;\n"
     "  ld.param.u64 %l, [p]; ld.param.u32 %r0, [n]; cvta.to.global.u64 %l, %l;\n"
-    "  ld.global.u32 %r1, [counter]; add.u32 %r1, %r1, %r0; st.global.u32 [counter], %r1; st.global.u32 [%l], %r1; ret;\n}\n";
+    "  ld.global.u32 %r1, [counter]; add.u32 %r1, %r1, %r0; st.global.u32 [counter], %r1; st.global.u32 [%l], %r1; "
+    "ret;\n}\n";
 
 static CUlibrary library;
 static CUkernel kernel;

@@ -14,7 +14,8 @@ static void run(CUdeviceptr a, CUdeviceptr b, CUdeviceptr c, int n, CUstream s) 
 static void latch(CUstream s) {
   static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
-    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; @%q bra again;\n"
+    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; "
+    "@%q bra again;\n"
     "st.volatile.global.u32 [%a+4], %v; ret;\n}\n";
   CUmodule m;
   CUfunction await;
@@ -53,7 +54,8 @@ static void latch(CUstream s) {
 static void pointers(CUstream s) {
   static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry through(.param .u64 table, .param .u32 v) {\n.reg .u64 %t, %a; .reg .u32 %x, %v;\n"
-    "ld.param.u64 %t, [table]; ld.param.u32 %v, [v];\nld.global.u64 %a, [%t+16]; ld.global.u32 %x, [%a]; add.u32 %x, %x, %v; st.global.u32 [%a+4], %x; ret;\n}\n";
+    "ld.param.u64 %t, [table]; ld.param.u32 %v, [v];\nld.global.u64 %a, [%t+16]; ld.global.u32 %x, [%a]; add.u32 %x, "
+    "%x, %v; st.global.u32 [%a+4], %x; ret;\n}\n";
   CUmodule m;
   CUfunction f;
   CUdeviceptr table;

@@ -14,7 +14,8 @@ static const char ptx[] =
     ".version 6.0\n.target sm_50\n.address_size 64\n"
     ".visible .entry add(.param .u64 p, .param .u32 n)\n{\n"
     "  .reg .b64 %l; .reg .b32 %r<2>;\n"
-    "  ld.param.u64 %l, [p]; ld.param.u32 %r0, [n]; cvta.to.global.u64 %l, %l; atom.global.add.u32 %r1, [%l], %r0; ret;\n}\n";
+    "  ld.param.u64 %l, [p]; ld.param.u32 %r0, [n]; cvta.to.global.u64 %l, %l; atom.global.add.u32 %r1, [%l], %r0; "
+    "ret;\n}\n";
 
 static unsigned value(CUdeviceptr p) {
   unsigned v;

@@ -7,7 +7,8 @@ static const char *ptx =
     ".global .texref picture;\n"
     ".visible .entry read(.param .u64 out) {\n"
     "  .reg .u64 %o, %a; .reg .u32 %x; .reg .f32 %u, %v, %c<4>;\n"
-    "  ld.param.u64 %o, [out]; mov.u32 %x, %tid.x; cvt.rn.f32.u32 %u, %x; add.f32 %u, %u, 0f3F000000; mov.f32 %v, 0f3F000000;\n"
+    "  ld.param.u64 %o, [out]; mov.u32 %x, %tid.x; cvt.rn.f32.u32 %u, %x; add.f32 %u, %u, 0f3F000000; mov.f32 %v, "
+    "0f3F000000;\n"
     "  tex.2d.v4.f32.f32 {%c0, %c1, %c2, %c3}, [picture, {%u, %v}];\n"
     "  mul.wide.u32 %a, %x, 4; cvta.to.global.u64 %o, %o; add.u64 %o, %o, %a; st.global.f32 [%o], %c0; ret;\n}\n";
 

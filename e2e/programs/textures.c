@@ -5,7 +5,8 @@
 static const char *ptx =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     // out[y*w+x] = the texture at (x*dx+x0, y*dy+y0), all four components
-    ".visible .entry plane(.param .u64 tex, .param .u64 out, .param .u32 w, .param .f32 x0, .param .f32 y0, .param .f32 dx, .param .f32 dy) {\n"
+    ".visible .entry plane(.param .u64 tex, .param .u64 out, .param .u32 w, .param .f32 x0, .param .f32 y0, .param "
+    ".f32 dx, .param .f32 dy) {\n"
     "  .reg .u64 %t, %o, %a; .reg .u32 %x, %y, %w, %i; .reg .f32 %fx, %fy, %c<4>, %p<4>;\n"
     "  ld.param.u64 %t, [tex]; ld.param.u64 %o, [out]; ld.param.u32 %w, [w];\n"
     "  ld.param.f32 %p0, [x0]; ld.param.f32 %p1, [y0]; ld.param.f32 %p2, [dx]; ld.param.f32 %p3, [dy];\n"
@@ -27,7 +28,8 @@ static const char *ptx =
     "  mov.u32 %x, %tid.x; mov.u32 %y, %ctaid.x; cvt.rn.f32.u32 %fx, %x; cvt.rn.f32.u32 %fy, %y;\n"
     "  add.f32 %fx, %fx, 0f3F000000; add.f32 %fy, %fy, 0f3F000000;\n"
     "  tex.a2d.v4.f32.f32 {%c0, %c1, %c2, %c3}, [%t, {%l, %fx, %fy, %fy}];\n"
-    "  mad.lo.u32 %i, %y, %w, %x; mul.wide.u32 %a, %i, 4; cvta.to.global.u64 %o, %o; add.u64 %o, %o, %a; st.global.f32 [%o], %c0; ret;\n}\n"
+    "  mad.lo.u32 %i, %y, %w, %x; mul.wide.u32 %a, %i, 4; cvta.to.global.u64 %o, %o; add.u64 %o, %o, %a; "
+    "st.global.f32 [%o], %c0; ret;\n}\n"
     // a level of a mipmapped texture, at its centre
     ".visible .entry level(.param .u64 tex, .param .u64 out, .param .f32 l) {\n"
     "  .reg .u64 %t, %o; .reg .f32 %l, %h, %c<4>;\n"

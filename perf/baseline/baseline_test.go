@@ -28,12 +28,14 @@ static void work(int port) {
   char b[8] = {0};
   int file = open("/proc/self/stat", O_RDONLY), device = open("/dev/zero", O_RDWR), ends[2];
   if (pipe(ends)) exit(1);
-  for (int i = 0; i < 5; i++) if (pread(file, b, 1, 0) != 1 || read(device, b, 8) != 8 || write(device, b, 8) != 8) exit(2);
+  for (int i = 0; i < 5; i++)
+    if (pread(file, b, 1, 0) != 1 || read(device, b, 8) != 8 || write(device, b, 8) != 8) exit(2);
   for (int i = 0; i < 3; i++) if (write(ends[1], b, 1) != 1 || read(ends[0], b, 1) != 1) exit(3);
   struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
   int s = socket(AF_INET, SOCK_STREAM, 0);
   if (connect(s, (void *)&to, sizeof to)) exit(4);
-  for (int i = 0; i < 4; i++) if (send(s, b, 2, 0) != 2 || write(s, b, 2) != 2 || recv(s, b, 4, MSG_WAITALL) != 4) exit(5);
+  for (int i = 0; i < 4; i++)
+    if (send(s, b, 2, 0) != 2 || write(s, b, 2) != 2 || recv(s, b, 4, MSG_WAITALL) != 4) exit(5);
   close(s);
   close(file);
 }

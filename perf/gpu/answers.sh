@@ -3,16 +3,22 @@
 # e2e/answers_test.go. Every call is made in a process that may crash; nothing is called that would change the machine
 # for others.
 #
-#   answers.sh FOLDER [answers|written]     writes FOLDER/{cuda,nvml}.tsv, what the driver answers, and FOLDER/{cuda,nvml}.written, which bytes of its
-#                                           buffers it writes; or only one of the two. Copy them to testdata/answers.
+#   answers.sh FOLDER [answers|written]     writes FOLDER/{cuda,nvml}.tsv, what the driver answers, and
+#                                           FOLDER/{cuda,nvml}.written, which bytes of its buffers it writes; or only
+#                                           one of the two. Copy them to testdata/answers.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 mkdir -p "$1"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-libcuda=$(for f in /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64; do [ -e "$f/libcuda.so.1" ] && echo "$f" && break; done)
-build() { gcc -std=gnu11 -O1 -w -o "$work/$1" "$root/e2e/programs/$1.c" -I "$root/shim/include" -L "$libcuda" -l:libcuda.so.1 -lpthread -ldl -lm; }
+libcuda=$(for f in /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu /usr/lib64; do
+  [ -e "$f/libcuda.so.1" ] && echo "$f" && break
+done)
+build() {
+  gcc -std=gnu11 -O1 -w -o "$work/$1" "$root/e2e/programs/$1.c" -I "$root/shim/include" \
+    -L "$libcuda" -l:libcuda.so.1 -lpthread -ldl -lm
+}
 build answers
 build hold
 what=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)

@@ -275,7 +275,8 @@ class Bench:
                 self.reported.add(r["name"])
                 mark = "" if r["met"] is None else "met" if r["met"] else "MISSED"
                 ratio = f"{r['ratio']:.2f}" if r["ratio"] else "-"
-                print(f"{r['name']:<60} {show(r['native'], r['name']):>10} {show(r['remote'], r['name']):>10} {ratio:>6}  {r['asked']} {mark}", flush=True)
+                native, remote = show(r["native"], r["name"]), show(r["remote"], r["name"])
+                print(f"{r['name']:<60} {native:>10} {remote:>10} {ratio:>6}  {r['asked']} {mark}", flush=True)
         if os.environ.get("OUT"):
             Path(os.environ["OUT"], "bench.json").write_text(
                 json.dumps({"rounds": self.n, "round trip": self.trip, "rows": rows}, indent=1))

@@ -15,8 +15,9 @@ case = suite("nvml")
 
 API = Path(__file__).resolve().parent.parent.parent / "api"
 # What changes by itself between two calls; of these only the status is compared.
-MOVING = re.compile(r"Power|Temperature|Utilization|Clock|Throughput|Energy|Sample|Process|MemoryInfo|BAR1|Violation|PerformanceState|Fan|Pstates|Throttle|"
-                    r"MemoryUsage|Accounting|ReplayCounter|PerformanceModes|Thermal|LastBBX|PerfModes|NvLinkErrorCounter")
+MOVING = re.compile(r"Power|Temperature|Utilization|Clock|Throughput|Energy|Sample|Process|MemoryInfo|BAR1|Violation|"
+                    r"PerformanceState|Fan|Pstates|Throttle|MemoryUsage|Accounting|ReplayCounter|"
+                    r"PerformanceModes|Thermal|LastBBX|PerfModes|NvLinkErrorCounter")
 
 
 def describe():

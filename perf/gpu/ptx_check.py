@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs the launches of a bundle on the GPU and compares with the results the bundle holds (see sim/ptx/ptxtest).
 
-    ptx_check.py [--level N] [--image FATBIN] FILE.bundle...     libcuda.so.1 is found as any program finds it; SCUDA_LIBCUDA names another one
+    ptx_check.py [--level N] [--image FATBIN] FILE.bundle...
+
+libcuda.so.1 is found as any program finds it; SCUDA_LIBCUDA names another one.
 
 The driver's compiler translates at optimization level N, 0 unless told: what it makes of random programs at level 4
 is not always what PTX says, it takes minutes there, and for some it crashes. An image is loaded in place of the
@@ -162,7 +164,8 @@ def traced(l, a, got):
         places = [t for t in range(threads) if gpu[t] != simulation[t]]
         if places:
             first = places[0]
-            found.append(f"step {k} `{step}` in {len(places)} threads; thread {first}: GPU {gpu[first]}, simulation {simulation[first]}")
+            found.append(f"step {k} `{step}` in {len(places)} threads; thread {first}: GPU {gpu[first]}, "
+                         f"simulation {simulation[first]}")
     return "\n    ".join(found[:20])
 
 
@@ -223,7 +226,9 @@ def whole(path, module, launches, level, image):
             only = True  # finds the kernel
             continue
         if child.returncode:
-            lines, answer = [f"{path}: module {module}: the process for launch {done} ended with {child.returncode}; {child.stdout}"], json.dumps([done + 1, 0, 1, 0])
+            lines = [f"{path}: module {module}: the process for launch {done} ended with {child.returncode}; "
+                     f"{child.stdout}"]
+            answer = json.dumps([done + 1, 0, 1, 0])
         text += lines
         done, *counts = json.loads(answer)
         total = [a + b for a, b in zip(total, counts)]
@@ -243,7 +248,8 @@ def compare(path, level, image):
             if text:
                 print("\n".join(text), flush=True)
             total = [a + b for a, b in zip(total, counts)]
-    print(f"{path}: {sum(launches)} launches at level {level}, {total[0]} different, {total[1]} refused, {total[2]} failed; {time.monotonic() - begin:.1f} s", flush=True)
+    print(f"{path}: {sum(launches)} launches at level {level}, {total[0]} different, {total[1]} refused, "
+          f"{total[2]} failed; {time.monotonic() - begin:.1f} s", flush=True)
     return sum(total)
 
 

@@ -29,7 +29,8 @@ def suites():
 def suite_of(name, known):
     kind = name.split(":")[0] if ":" in name else ""
     return {"c": "driver API", "cu": "CUDA C++", "cuda": "CUDA C++", "smi": "NVML", "go": "NVML"}.get(kind) or {
-        "pr1": "common programs", "frameworks": "PyTorch", "libraries": "CuPy, JAX and others", "nvml": "NVML"}[known[name]]
+        "pr1": "common programs", "frameworks": "PyTorch", "libraries": "CuPy, JAX and others",
+        "nvml": "NVML"}[known[name]]
 
 
 def read(path, known, commit):
@@ -38,7 +39,10 @@ def read(path, known, commit):
         r = json.loads(line)
         if r["verdict"] == "no time":
             continue
-        row = {"suite": "cuda-samples", "case": " ".join([r["program"], *r["args"]])} if "program" in r else {"suite": suite_of(r["case"], known), "case": r["case"]}
+        if "program" in r:
+            row = {"suite": "cuda-samples", "case": " ".join([r["program"], *r["args"]])}
+        else:
+            row = {"suite": suite_of(r["case"], known), "case": r["case"]}
         row["verdict"] = r["verdict"].lower()
         if row["verdict"] == "absent":
             row["why"] = (r["notes"] or [""])[0]

@@ -32,7 +32,8 @@ facts() {
   echo "cpu      $(nproc) × $(awk -F': ' '/model name/ {print $2; exit}' /proc/cpuinfo)"
   echo "driver   $(driver_folders | tr '\n' ' ')"
   echo "devices  $(find /dev -maxdepth 1 -name 'nvidia*' | sort | tr '\n' ' ')"
-  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | sed 's/^/gpu      /' || true
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null | sed 's/^/gpu      /' ||
+    true
 }
 
 # Called inside the new mount namespace.
@@ -63,7 +64,8 @@ serve() { # DIR
   local dir=$1
   mkdir -p "$dir"
   [ -x "$build/scuda" ] || die "no $build/scuda: run make build first"
-  "$build/scuda" -l 127.0.0.1:0 --gpu real --warm "${SCUDA_WARM:-1}" --cache-dir "$dir/cache" --log "${SCUDA_SERVER_LOG:-info}" >"$dir/out" 2>"$dir/log" &
+  "$build/scuda" -l 127.0.0.1:0 --gpu real --warm "${SCUDA_WARM:-1}" --cache-dir "$dir/cache" \
+    --log "${SCUDA_SERVER_LOG:-info}" >"$dir/out" 2>"$dir/log" &
   server_pid=$!
   local addr i
   for ((i = 0; i < 600; i++)); do

@@ -2,7 +2,8 @@
 """Builds and runs the console programs of NVIDIA's cuda-samples, natively and through scuda, and compares exit status
 and verdicts.
 
-    samples.py FOLDER [--build-only] [-j N] [--build-jobs N] [--shard I/N] [--budget S] [--timeout S] [--native-only | --remote-only] [PROGRAM...]
+    samples.py FOLDER [--build-only] [-j N] [--build-jobs N] [--shard I/N] [--budget S] [--timeout S]
+               [--native-only | --remote-only] [PROGRAM...]
 
 FOLDER is a checkout of the samples (nothing of it belongs to this project). Programs are built by nvcc alone, from
 what each sample's CMakeLists.txt says, beside their sources; what is built already stays. Samples that need a window,
@@ -271,7 +272,8 @@ def main():
     right = [r for r in passing if r["verdict"] in ("equal", "varies")]
     if passing:
         seconds = [sum(r[s]["seconds"] for r in right) for s in ("native", "remote")]
-        print(f"{len(right)} of {len(passing)} that pass natively pass remotely; {seconds[0]:.0f} s natively, {seconds[1]:.0f} s remotely, ratio {seconds[1] / max(seconds[0], 0.01):.2f}")
+        print(f"{len(right)} of {len(passing)} that pass natively pass remotely; {seconds[0]:.0f} s natively, "
+              f"{seconds[1]:.0f} s remotely, ratio {seconds[1] / max(seconds[0], 0.01):.2f}")
     shutil.rmtree(work, ignore_errors=True)
     return 0 if len(right) == len(passing) else 1
 

@@ -16,10 +16,12 @@ trap 'rm -rf "$work"' EXIT
 # path.
 echo >"$work/empty.c"
 gcc -shared -Wl,-soname,"$real" -o "$work/path.so" "$work/empty.c"
-gcc -O1 -g -shared -fPIC -DREAL="\"$real\"" -Wl,-soname,libnvidia-ml.so.1 -o "$work/libnvidia-ml.so.1" "$here/slots.c" -Wl,--no-as-needed "$work/path.so" -ldl
+gcc -O1 -g -shared -fPIC -DREAL="\"$real\"" -Wl,-soname,libnvidia-ml.so.1 -o "$work/libnvidia-ml.so.1" \
+  "$here/slots.c" -Wl,--no-as-needed "$work/path.so" -ldl
 
 : >"$SLOTS_OUT"
-[ $# -gt 0 ] || set -- "" -L -q "-q -x" "--query-gpu=name,memory.used --format=csv" "--query-compute-apps=pid,name,used_memory --format=csv" "topo -m" "dmon -c 1" "pmon -c 1" "mig -lgi"
+[ $# -gt 0 ] || set -- "" -L -q "-q -x" "--query-gpu=name,memory.used --format=csv" \
+  "--query-compute-apps=pid,name,used_memory --format=csv" "topo -m" "dmon -c 1" "pmon -c 1" "mig -lgi"
 for form in "$@"; do
   echo "## nvidia-smi $form" >>"$SLOTS_OUT"
   status=0

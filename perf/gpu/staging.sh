@@ -17,7 +17,10 @@ for feeders in 0 4 8; do
   fi
   line=$(grep '^{' <<<"$out")
   echo "$line"
-  low=$(python3 -c 'import json, sys; r = json.loads(sys.argv[1]); print(min(r["upload_gb_per_s"], r["download_gb_per_s"]))' "$line")
+  low=$(python3 -c 'import json, sys
+r = json.loads(sys.argv[1])
+print(min(r["upload_gb_per_s"], r["download_gb_per_s"]))' "$line")
   best=$(python3 -c 'import sys; print(max(map(float, sys.argv[1:])))' "$best" "$low")
 done
-python3 -c 'import sys; b = float(sys.argv[1]); print(f"best of the lower direction: {b} GB/s"); sys.exit(b < 45)' "$best"
+python3 -c 'import sys; b = float(sys.argv[1]); print(f"best of the lower direction: {b} GB/s"); sys.exit(b < 45)' \
+  "$best"

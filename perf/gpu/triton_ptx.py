@@ -124,7 +124,8 @@ def main():
             if got is not None and "in" not in a:
                 a["want"] = b64(got)
         found = sorted(set(re.findall(r"\b(?:mma|wgmma|ldmatrix|cp\.async|mbarrier)[\w.:]*", text)))
-        print(f"{name}: {len(text)} bytes of PTX, {kernel.metadata.shared} bytes shared, {', '.join(found) or 'no matrix instructions'}")
+        print(f"{name}: {len(text)} bytes of PTX, {kernel.metadata.shared} bytes shared, "
+              f"{', '.join(found) or 'no matrix instructions'}")
     with gzip.open(path, "wt") as f:
         json.dump(bundle, f)
     print(path, os.path.getsize(path) >> 10, "KiB")

@@ -325,7 +325,8 @@ func TestHostMemoryIsNotTaken(t *testing.T) {
 		from.SrcMemoryType, to.DstMemoryType = kind, kind
 		for _, box := range []cuda.CUDA_MEMCPY2D{from, to} {
 			d := &driver{}
-			_, err := Call(cuda.OpCuMemcpy2D_v2, false, d, session(t), read(join(words(1), asBytes(box))), codec.NewWriter(aligned(64)))
+			_, err := Call(cuda.OpCuMemcpy2D_v2, false, d, session(t), read(join(words(1), asBytes(box))),
+				codec.NewWriter(aligned(64)))
 			if !errors.Is(err, codec.ErrMalformed) || len(d.calls) != 0 {
 				t.Errorf("%v: %v, calls %q", kind, err, d.calls)
 			}
@@ -344,7 +345,8 @@ func TestNumbersOfObjects(t *testing.T) {
 		return r
 	}
 	prop := asBytes(cuda.CUmemAllocationProp{})
-	if r, err := Call(cuda.OpCuMemCreate, false, d, h, read(join(words(1, 4096, 1), prop, words(0))), w); r != 0 || err != nil {
+	r, err := Call(cuda.OpCuMemCreate, false, d, h, read(join(words(1, 4096, 1), prop, words(0))), w)
+	if r != 0 || err != nil {
 		t.Fatal(r, err)
 	}
 	if r := release(); r != 0 {
@@ -372,7 +374,8 @@ func TestBookkeeping(t *testing.T) {
 	if v, ok := h.Real(cuda.KindStream, client(9)); !ok || v != 0x500 {
 		t.Error("a created stream is not known")
 	}
-	if _, err := Call(cuda.OpCuStreamCreate, false, d, h, read(words(client(9), 0)), codec.NewWriter(nil)); !errors.Is(err, codec.ErrMalformed) {
+	_, err := Call(cuda.OpCuStreamCreate, false, d, h, read(words(client(9), 0)), codec.NewWriter(nil))
+	if !errors.Is(err, codec.ErrMalformed) {
 		t.Error("a handle in use was taken again:", err)
 	}
 	d.result = 2

@@ -152,7 +152,8 @@ func (l launching) LaunchAll(list []cuda.Launch) { l.real.(cuda.Launcher).Launch
 // BenchmarkLaunch is what a launch costs the executor beside the driver's own time.
 func BenchmarkLaunch(b *testing.B) {
 	lib := filepath.Join(b.TempDir(), "liblaunches.so")
-	if out, err := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-o", lib, "testdata/launches.c").CombinedOutput(); err != nil {
+	gcc := exec.Command("gcc", "-O2", "-shared", "-fPIC", "-o", lib, "testdata/launches.c")
+	if out, err := gcc.CombinedOutput(); err != nil {
 		b.Fatalf("gcc: %v\n%s", err, out)
 	}
 	driver, err := real.Open(lib)

@@ -81,7 +81,8 @@ func TestTextComesBeforeTheAnswer(t *testing.T) {
 	check, _ := c.function(mod, "check", ofModule)
 	c.launch(check, st, 1, 1, make([]byte, 4))
 	c.expect(cuda.CUDA_ERROR_ASSERT, cuda.OpCuStreamSynchronize, words(st))
-	if got := c.takeText(); got != "2:print.cu:17: check: block: [0,0,0], thread: [0,0,0] Assertion `condition` failed.\n" {
+	const asserted = "2:print.cu:17: check: block: [0,0,0], thread: [0,0,0] Assertion `condition` failed.\n"
+	if got := c.takeText(); got != asserted {
 		t.Errorf("assertion: got %q", got)
 	}
 }

@@ -90,8 +90,8 @@ func FromFile(f *os.File) (*Conn, error) {
 // Close ends the line; the peer's Receive returns io.EOF.
 func (c *Conn) Close() error { return c.sock.Close() }
 
-// Send writes a message; fd goes with it unless it is -1. The sender keeps its own copy of fd. The supervisor's end waits
-// at most [SendLimit]; a line with half a message in it is closed.
+// Send writes a message; fd goes with it unless it is -1. The sender keeps its own copy of fd. The supervisor's end
+// waits at most [SendLimit]; a line with half a message in it is closed.
 func (c *Conn) Send(kind string, body any, fd int) error {
 	raw, err := json.Marshal(body)
 	if err != nil {

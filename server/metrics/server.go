@@ -150,7 +150,8 @@ func (s *Server) Handler(ready func() error, profiles bool) http.Handler {
 	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		fmt.Fprint(w, `<!doctype html><title>scuda</title><a href="/metrics">metrics</a> <a href="/healthz">healthz</a> <a href="/readyz">readyz</a>`)
+		fmt.Fprint(w, `<!doctype html><title>scuda</title><a href="/metrics">metrics</a> `+
+			`<a href="/healthz">healthz</a> <a href="/readyz">readyz</a>`)
 	})
 	return mux
 }

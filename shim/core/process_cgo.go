@@ -17,8 +17,11 @@ static int scuda_socket_count, scuda_expected = 1;
 static void scuda_expect_socket(void) { __atomic_add_fetch(&scuda_expected, 1, __ATOMIC_RELEASE); }
 
 static void scuda_before_fork(void) {
-	for (int i = 0; i < patience && __atomic_load_n(&scuda_socket_count, __ATOMIC_ACQUIRE) < __atomic_load_n(&scuda_expected, __ATOMIC_ACQUIRE); i++)
-		 usleep(1000);
+	for (int i = 0; i < patience; i++) {
+		int expected = __atomic_load_n(&scuda_expected, __ATOMIC_ACQUIRE);
+		if (__atomic_load_n(&scuda_socket_count, __ATOMIC_ACQUIRE) >= expected) break;
+		usleep(1000);
+	}
 }
 
 static void scuda_in_child(void) {

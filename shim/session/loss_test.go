@@ -45,9 +45,11 @@ func TestServerLoss(t *testing.T) {
 				p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 77, Seq: i}, nil)
 			}
 		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "did not ask"},
-		{"a reply to an impossible thread", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 1 << 20}, nil) },
+		{"a reply to an impossible thread",
+			func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgReply, ID: 1 << 20}, nil) },
 			func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "a reply to thread"},
-		{"data outside a transfer", func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgData, ID: 0, Aux: 9}, make([]byte, 8)) },
+		{"data outside a transfer",
+			func(p *peer) { p.say(transport.MessageHeader{Type: transport.MsgData, ID: 0, Aux: 9}, make([]byte, 8)) },
 			func(f *front, s *Session) {
 				s.Transfer(make([]byte, 16), 0, TransferSync)
 				f.call(s, opEcho, 0, nil, nil)
@@ -60,7 +62,8 @@ func TestServerLoss(t *testing.T) {
 			p.say(transport.MessageHeader{Type: transport.MsgNotice}, []byte("out of workers"))
 			shut(p)
 		}, func(f *front, s *Session) { f.call(s, opEcho, 0, nil, nil) }, "out of workers"},
-		{"death while nothing is under way", func(p *peer) { go p.kill() }, func(f *front, s *Session) { f.async(opEcho, 0, nil) }, "lost"},
+		{"death while nothing is under way", func(p *peer) { go p.kill() },
+			func(f *front, s *Session) { f.async(opEcho, 0, nil) }, "lost"},
 		{"death during an asynchronous download", func(p *peer) { go p.kill() }, func(f *front, s *Session) {
 			s.Transfer(make([]byte, 100), 0, TransferAsync)
 			f.async(opEcho, 0, nil)
@@ -169,7 +172,8 @@ func TestCallbackGarbage(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	p.kill()
-	if _, err := Open(Config{Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared}); !errors.Is(err, transport.ErrRefused) {
+	_, err := Open(Config{Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared})
+	if !errors.Is(err, transport.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
 	bad := *f.shared

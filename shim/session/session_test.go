@@ -182,7 +182,8 @@ func TestSlowServerDoesNotDeadlock(t *testing.T) {
 		if h.Op == opEcho {
 			id := binary.LittleEndian.Uint32(payload)
 			for i := range answers {
-				p.say(transport.MessageHeader{Type: transport.MsgData, ID: id, Aux: uint64(i * size)}, bytes.Repeat([]byte{byte(i)}, size))
+				p.say(transport.MessageHeader{Type: transport.MsgData, ID: id, Aux: uint64(i * size)},
+					bytes.Repeat([]byte{byte(i)}, size))
 			}
 			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: id}, nil)
 		}
@@ -320,7 +321,8 @@ func TestHostFunctions(t *testing.T) {
 			status       int32
 			want         int32
 		}{{once, 0, 0}, {callback, 700, 0}, {captured, 0, 0}, {captured, 0, 0}, {once, 0, InvalidValue}} {
-			h, _ := p.ask(transport.MessageHeader{Type: transport.MsgRun, ID: 5, Seq: uint64(i), Aux: c.registration, Result: c.status})
+			h, _ := p.ask(transport.MessageHeader{Type: transport.MsgRun, ID: 5, Seq: uint64(i), Aux: c.registration,
+				Result: c.status})
 			if h.Type != transport.MsgRan || h.Seq != uint64(i) || h.Result != c.want {
 				t.Errorf("run %d: %+v", i, h)
 			}
@@ -328,7 +330,8 @@ func TestHostFunctions(t *testing.T) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	want := []run{{HostFunction{Func: 1, User: 10}, 0}, {HostFunction{Func: 2, User: 20, Stream: 0x77, Kind: 1}, 700}, {HostFunction{Func: 3, Keep: true}, 0}, {HostFunction{Func: 3, Keep: true}, 0}}
+	want := []run{{HostFunction{Func: 1, User: 10}, 0}, {HostFunction{Func: 2, User: 20, Stream: 0x77, Kind: 1}, 700},
+		{HostFunction{Func: 3, Keep: true}, 0}, {HostFunction{Func: 3, Keep: true}, 0}}
 	if !slices.Equal(runs, want) {
 		t.Errorf("ran %+v", runs)
 	}
@@ -375,7 +378,8 @@ func TestPull(t *testing.T) {
 				t.Errorf("%s: wrong bytes", c.name)
 			}
 		}
-		if h, _ := p.ask(transport.MessageHeader{Type: transport.MsgPing, Seq: 3}); h.Type != transport.MsgPong || h.Seq != 3 {
+		h, _ := p.ask(transport.MessageHeader{Type: transport.MsgPing, Seq: 3})
+		if h.Type != transport.MsgPong || h.Seq != 3 {
 			t.Errorf("ping: %+v", h)
 		}
 	})

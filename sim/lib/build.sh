@@ -12,10 +12,12 @@ temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
 echo '{ global: sim_call; sim_ready; local: *; };' >"$temporary/sim.map"
 # Only these symbols are visible, so that the libraries' Go parts do not meet.
-for lib in "cuda libscuda-sim.so $temporary/sim.map" "nvml libnvidia-ml.so.1 $PWD/shim/front/nvml/gen/libnvidia-ml.map"; do
+for lib in "cuda libscuda-sim.so $temporary/sim.map" \
+  "nvml libnvidia-ml.so.1 $PWD/shim/front/nvml/gen/libnvidia-ml.map"; do
   set -- $lib
-  CGO_ENABLED=1 "${GO:-go}" build -buildmode=c-shared -ldflags \
-    "-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -extldflags '-Wl,-soname,$2 -Wl,--version-script=$3 -Wl,-Bsymbolic'" \
+  linked="-Wl,-soname,$2 -Wl,--version-script=$3 -Wl,-Bsymbolic"
+  CGO_ENABLED=1 "${GO:-go}" build -buildmode=c-shared \
+    -ldflags "-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -extldflags '$linked'" \
     -o "$out/$2" "./sim/lib/$1"
 done
 "${CC:-cc}" -shared -std=c11 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -D_GNU_SOURCE \

@@ -24,8 +24,10 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(header + fibText + kernel("list: .branchtargets a, b; brx.idx %t, list; a: b: bar.sync 0;")))
 	f.Add([]byte(header + ".global .align 8 .u64 t[2][2] = {{f, 1}, {2}};\n.func f() { ret; }\n" +
 		kernel("p: .callprototype _ (); call %l1, (), p; shfl.sync.idx.b32 %r0|%p1, %t, 1, 31, -1;")))
-	f.Add([]byte(header + kernel("wmma.load.a.sync.aligned.row.m8n8k32.global.s4 {%r0}, [%l1], 32; wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {%r0, %r1}, {%r0}, {%r1}, {%r0, %r1};"+
-		"wmma.store.d.sync.aligned.col.m8n8k32.global.s32 [%l1], {%r0, %r1}, %r1;")))
+	f.Add([]byte(header +
+		kernel("wmma.load.a.sync.aligned.row.m8n8k32.global.s4 {%r0}, [%l1], 32; "+
+			"wmma.mma.sync.aligned.row.col.m8n8k32.s32.s4.s4.s32 {%r0, %r1}, {%r0}, {%r1}, {%r0, %r1};"+
+			"wmma.store.d.sync.aligned.col.m8n8k32.global.s32 [%l1], {%r0, %r1}, %r1;")))
 	f.Add([]byte(header +
 		".file 1 \"a.cu\"\n.section .debug_str { .b8 1, 2 }\n.global .f32 x[] = {0f3F800000, -1.5};\n.alias g, f;\n"))
 	for _, c := range clusterCases {

@@ -3,7 +3,9 @@
 
 typedef struct { unsigned key, value; } item;
 
-static __device__ bool swapped(item a, item b, bool up) { return (a.key > b.key || (a.key == b.key && a.value > b.value)) == up; }
+static __device__ bool swapped(item a, item b, bool up) {
+  return (a.key > b.key || (a.key == b.key && a.value > b.value)) == up;
+}
 
 KERNEL sort_step(item *x, unsigned k, unsigned j) {
   unsigned i = block * threads + tid, p = i ^ j;

@@ -20,7 +20,8 @@ __global__ void walk_list(list *l, u32 n, u64 *sum) {
   *sum += s;
 }
 
-// Depth first with a stack in local memory: sum = value of a node and all below it, for full trees of at most 2^16 nodes.
+// Depth first with a stack in local memory: sum = value of a node and all below it, for full trees of at most 2^16
+// nodes.
 __global__ void sum_trees(tree **roots, u32 n) {
   u32 i = thread_index();
   if (i >= n) return;
@@ -39,7 +40,8 @@ __global__ void sum_trees(tree **roots, u32 n) {
 
 // One step of diffusion in integers on a grid with fixed edges.
 __global__ void stencil(const u32 *from, u32 *to, u32 width, u32 height) {
-  for (u32 i = thread_index(); i < width * height; i += __nvvm_read_ptx_sreg_nctaid_x() * __nvvm_read_ptx_sreg_ntid_x()) {
+  for (u32 i = thread_index(); i < width * height;
+      i += __nvvm_read_ptx_sreg_nctaid_x() * __nvvm_read_ptx_sreg_ntid_x()) {
     u32 x = i % width, y = i / width;
     if (!x || !y || x == width - 1 || y == height - 1) to[i] = from[i];
     else to[i] = (from[i - 1] + from[i + 1] + from[i - width] + from[i + width]) / 4 + 1;

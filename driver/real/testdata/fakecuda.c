@@ -19,11 +19,15 @@ CUresult cuIpcOpenMemHandle_v2(uint64_t *p, CUipcMemHandle h, unsigned flags) {
 CUresult cuMemAdvise_v2(uint64_t p, size_t n, int advice, CUmemLocation where) {
   return p == 1 && n == 2 && advice == 3 && where.type == 4 && where.id == -5 ? 0 : 1;
 }
-CUresult cuTexRefSetMipmapLevelClamp(void *ref, float low, float high) { return ref == (void *)8 && low == 1.5f && high == -2.25f ? 0 : 1; }
+CUresult cuTexRefSetMipmapLevelClamp(void *ref, float low, float high) {
+  return ref == (void *)8 && low == 1.5f && high == -2.25f ? 0 : 1;
+}
 CUresult cuTexRefSetMipmapLevelBias(void *ref, float bias) { return ref == (void *)9 && bias == 0.5f ? 0 : 1; }
-CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dim, const uint64_t *strides, const unsigned *box,
+CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dim,
+                                const uint64_t *strides, const unsigned *box,
                                 const unsigned *steps, int interleave, int swizzle, int l2, int fill) {
-  if ((uintptr_t)map % 128 || type != 1 || rank != 2 || address != (void *)0x1000 || dim[1] != 11 || strides[0] != 12 || box[0] != 13 || steps[1] != 14 ||
+  if ((uintptr_t)map % 128 || type != 1 || rank != 2 || address != (void *)0x1000 || dim[1] != 11 ||
+      strides[0] != 12 || box[0] != 13 || steps[1] != 14 ||
       interleave != 5 || swizzle != 6 || l2 != 7 || fill != 8)
     return 1;
   memset(map, 0xab, 128);
@@ -33,7 +37,8 @@ static _Thread_local void *current;
 CUresult cuCtxSetCurrent(void *ctx) { current = ctx; return 0; }
 CUresult cuCtxGetCurrent(void **ctx) { *ctx = current; return 0; }
 
-/* Launches of function 2 count up by their streams, in a context; the first of a stream waits until those of gy streams have begun. */
+/* Launches of function 2 count up by their streams, in a context; the first of a stream waits until those of gy streams
+ * have begun. */
 enum { STREAMS = 64 };
 static pthread_mutex_t counting = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;
@@ -59,10 +64,12 @@ static CUresult counted(void *stream, unsigned gx, unsigned gy) {
 }
 uint64_t fakeThreads(void) { return threads; }
 
-CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream, void **params,
+CUresult cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared, void *stream, void **params,
                         void **extra) {
   if (f == (void *)2) return counted(stream, gx, gy);
-  int right = f == (void *)1 && gy == 3 && gz == 4 && bx == 5 && by == 6 && bz == 7 && shared == 8 && stream == (void *)9 && params == (void *)10 && !extra;
+  int right = f == (void *)1 && gy == 3 && gz == 4 && bx == 5 && by == 6 && bz == 7 && shared == 8 &&
+              stream == (void *)9 && params == (void *)10 && !extra;
   return right ? (CUresult)gx : 1;
 }
 static int capturing;
@@ -83,11 +90,16 @@ CUresult cuGraphLaunch(void *exec, void *stream) { return cuLaunchHostFunc((void
 static CUresult primary(uint64_t *ctx, int dev) { *ctx = 0x4000 + dev; return 0; }
 CUresult cuGetExportTable(const void **table, const unsigned char *id) {
   static const void *words[13] = {(void *)104, 0, primary};
-  static const unsigned char want[16] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
+  static const unsigned char want[16] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
+                                         0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
   if (memcmp(id, want, 16)) return 1;
   *table = words;
   return 0;
 }
 CUresult nvmlInit_v2(void) { return 0; }
 const char *nvmlErrorString(int r) { return r == 3 ? "three" : "other"; }
-CUresult nvmlDeviceGetName(void *dev, char *name, unsigned n) { if (dev != (void *)77 || n < 5) return 2; strcpy(name, "fake"); return 0; }
+CUresult nvmlDeviceGetName(void *dev, char *name, unsigned n) {
+  if (dev != (void *)77 || n < 5) return 2;
+  strcpy(name, "fake");
+  return 0;
+}

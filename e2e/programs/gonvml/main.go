@@ -16,7 +16,8 @@ import (
 var (
 	getters = regexp.MustCompile(`^(SystemGet|Get|Is|GpmQuery)`)
 	// moving is what changes between two calls, as in perf/gpu/management.py.
-	moving = regexp.MustCompile(`Power|Temperature|Utilization|Clock|Throughput|Energy|Sample|Process|MemoryInfo|BAR1|Violation|PerformanceState|Fan|Pstates|` +
+	moving = regexp.MustCompile(`Power|Temperature|Utilization|Clock|Throughput|Energy|Sample|Process|MemoryInfo|BAR1|` +
+		`Violation|PerformanceState|Fan|Pstates|` +
 		`Throttle|MemoryUsage|Accounting|ReplayCounter|PerformanceModes|Thermal|LastBBX|PerfModes|NvLinkErrorCounter`)
 	success = reflect.TypeFor[nvml.Return]()
 )

@@ -1,5 +1,6 @@
-// A Java program whose threads compute on the GPU through JNI, while the machine does what it does with signals and memory: null accesses and
-// stack overflows that become exceptions (SIGSEGV), compiled code, garbage collection. Host.class is made of it: javac --release 11 Host.java
+// A Java program whose threads compute on the GPU through JNI, while the machine does what it does with signals and
+// memory: null accesses and stack overflows that become exceptions (SIGSEGV), compiled code, garbage collection.
+// Host.class is made of it: javac --release 11 Host.java
 import java.util.ArrayList;
 import java.util.List;
 

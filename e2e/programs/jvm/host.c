@@ -3,9 +3,12 @@
 
 int32_t Java_Host_compute(void *env, void *class, int32_t n) {
   static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-                            ".visible .entry twice(.param .u64 to, .param .u32 count) { .reg .u64 a; .reg .u32 i, n, b, t; .reg .pred p; ld.param.u64 a, [to]; ld.param.u32 n, [count];"
-                            " mov.u32 i, %tid.x; mov.u32 b, %ctaid.x; mov.u32 t, %ntid.x; mad.lo.u32 i, b, t, i; setp.ge.u32 p, i, n; @p ret;"
-                            " cvta.to.global.u64 a, a; mad.wide.u32 a, i, 4, a; ld.global.u32 b, [a]; add.u32 b, b, b; st.global.u32 [a], b; ret; }\n";
+                            ".visible .entry twice(.param .u64 to, .param .u32 count) { .reg .u64 a; .reg .u32 i, n, "
+                            "b, t; .reg .pred p; ld.param.u64 a, [to]; ld.param.u32 n, [count];"
+                            " mov.u32 i, %tid.x; mov.u32 b, %ctaid.x; mov.u32 t, %ntid.x; mad.lo.u32 i, b, t, i; "
+                            "setp.ge.u32 p, i, n; @p ret;"
+                            " cvta.to.global.u64 a, a; mad.wide.u32 a, i, 4, a; ld.global.u32 b, [a]; add.u32 b, b, "
+                            "b; st.global.u32 [a], b; ret; }\n";
   CUdevice device;
   CUmodule m;
   CUdeviceptr p;

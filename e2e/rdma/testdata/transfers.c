@@ -1,7 +1,8 @@
 /* Copies to and from a GPU, for the tests over RDMA.
  *
- *   transfers random COUNT SEED   copies of random sizes (1 byte to 64 MiB) both ways, from all kinds of memory; every byte is compared. There are
- *                                 COUNT of them, and more for as long as the standard input stays open
+ *   transfers random COUNT SEED   copies of random sizes (1 byte to 64 MiB) both ways, from all kinds of memory; every
+ *                                 byte is compared. There are COUNT of them, and more for as long as the standard input
+ *                                 stays open
  *   transfers speed ROUNDS        64 MiB each way from page-locked memory; prints MiB/s
  *   transfers hold                copies without end
  *   transfers managed             unified memory that CPU and GPU write in turns
@@ -68,7 +69,8 @@ static void print_changes(const uint8_t *got, const uint8_t *want, uint64_t n) {
       same = got[i] == want[i] ? same + 1 : 0;
       unfilled += got[i] == 0xee;
     }
-    fprintf(stderr, "  bytes %llu to %llu; %llu were not written\n", (unsigned long long)from, (unsigned long long)(i - same), (unsigned long long)unfilled);
+    fprintf(stderr, "  bytes %llu to %llu; %llu were not written\n", (unsigned long long)from,
+            (unsigned long long)(i - same), (unsigned long long)unfilled);
     printed++;
   }
 }
@@ -106,7 +108,8 @@ static void random_copies(int count) {
         CK(cuMemcpyDtoH(mem + at, device + at, n));
       }
       if (memcmp(mem + at, shadow + at, n)) {
-        fprintf(stderr, "copy %d, kind %d: %llu bytes at %llu came back changed\n", i, kind, (unsigned long long)n, (unsigned long long)at);
+        fprintf(stderr, "copy %d, kind %d: %llu bytes at %llu came back changed\n", i, kind, (unsigned long long)n,
+                (unsigned long long)at);
         print_changes(mem + at, shadow + at, n);
         exit(4);
       }

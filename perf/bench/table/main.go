@@ -92,7 +92,8 @@ type results struct {
 	Programs []result `json:"programs"`
 }
 
-const machine = "NVIDIA H200, driver 580.159.04, CUDA 13.0, PyTorch 2.11; client and server in one virtual machine with 16 " +
+const machine = "NVIDIA H200, driver 580.159.04, CUDA 13.0, PyTorch 2.11; client and server in one " +
+	"virtual machine with 16 " +
 	"processors, TCP over loopback"
 
 func merge(files []string) error {

@@ -8,9 +8,11 @@ import (
 )
 
 func TestCalls(t *testing.T) {
-	got, err := calls([]byte(`{"calls": {"rounds": 2, "connections": 4, "native": {"launch call": 2e-6, "16 MiB up": 1e-3, "4 B to the host": 6e-6},
+	got, err := calls([]byte(`{"calls": {"rounds": 2, "connections": 4,
+		"native": {"launch call": 2e-6, "16 MiB up": 1e-3, "4 B to the host": 6e-6},
 		"remote": {"launch call": 6e-7, "16 MiB up": 2e-3, "4 B to the host": 1.7e-5, "else": 0.5, "memory (MiB)": 6.25},
-		"tcp": {"16 MiB over plain TCP": 1.9e-3, "a round trip over plain TCP": 1e-5}, "measures": ["launch call", "16 MiB up", "4 B to the host", "else", "memory (MiB)"]}}`))
+		"tcp": {"16 MiB over plain TCP": 1.9e-3, "a round trip over plain TCP": 1e-5},
+		"measures": ["launch call", "16 MiB up", "4 B to the host", "else", "memory (MiB)"]}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +33,8 @@ func TestCalls(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	got, err := models([]byte(`{"programs": [{"rounds": 1, "round trip": 1.25e-5, "rows": [
-		{"name": "training", "native": 0.32, "remote": 0.324, "ratio": 1.0125, "asked": "≤ 1.02 ×", "met": true, "values": {"native": [0.32], "remote": [0.33, 0.32, 0.324]}},
+		{"name": "training", "native": 0.32, "remote": 0.324, "ratio": 1.0125, "asked": "≤ 1.02 ×", "met": true,
+			"values": {"native": [0.32], "remote": [0.33, 0.32, 0.324]}},
 		{"name": "trips (count)", "native": null, "remote": 8, "ratio": null, "asked": "≤ 0", "met": false},
 		{"name": "import", "native": 2.5, "remote": 2.25, "ratio": 0.9, "asked": "", "met": null}]}]}`))
 	if err != nil {

@@ -6,10 +6,13 @@ import (
 )
 
 func TestSystemCalls(t *testing.T) {
-	got, err := systemCalls([]byte(`{"date": "2026-11-21", "machine": "A GPU, 580", "torch": "2.11", "programs": [{"name": "x()", "first": {"read": 2141},
-		"native": {"base": {"calls": [{"call": "read", "class": "file", "calls": 8}]}, "run": {"calls": [{"call": "read", "class": "file", "calls": 12}]}},
+	got, err := systemCalls([]byte(`{"date": "2026-11-21", "machine": "A GPU, 580", "torch": "2.11",
+		"programs": [{"name": "x()", "first": {"read": 2141},
+		"native": {"base": {"calls": [{"call": "read", "class": "file", "calls": 8}]},
+			"run": {"calls": [{"call": "read", "class": "file", "calls": 12}]}},
 		"remote": {"base": {"calls": [{"call": "read", "class": "file", "calls": 8}]}, "run": {"counter": "ebpf", "calls": [
-			{"call": "read", "class": "file", "calls": 10}, {"call": "read", "class": "network", "calls": 3}, {"call": "recvfrom", "class": "network", "calls": 2},
+			{"call": "read", "class": "file", "calls": 10}, {"call": "read", "class": "network", "calls": 3},
+				{"call": "recvfrom", "class": "network", "calls": 2},
 			{"call": "sendmsg", "class": "network", "calls": 1}]}}}]}`))
 	if err != nil {
 		t.Fatal(err)

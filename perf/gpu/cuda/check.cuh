@@ -1,4 +1,5 @@
-// Shared by the CUDA C++ programs: they check themselves where they can and print digests, which must be the same natively and remotely.
+// Shared by the CUDA C++ programs: they check themselves where they can and print digests, which must be the same
+// natively and remotely.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -6,7 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#define FAIL(...) (fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), fprintf(stderr, "\n"), exit(1))
+#define FAIL(...) (fprintf(stderr, "%s:%d: ", __FILE__, __LINE__), fprintf(stderr, __VA_ARGS__), \
+    fprintf(stderr, "\n"), exit(1))
 #define CK(call) \
   do { \
     cudaError_t got_ = (call); \

@@ -9,7 +9,8 @@ static const char *source =
     "extern __device__ unsigned counter; extern __device__ float table[4];\n"
     "extern \"C\" __global__ void bump() { counter += 1; table[threadIdx.x] *= 2; }\n";
 
-#define DRIVER(call) do { CUresult r = (call); if (r) { const char *n = "?"; cuGetErrorName(r, &n); printf("%s = %s\n", #call, n); exit(1); } } while (0)
+#define DRIVER(call) do { CUresult r = (call); if (r) { const char *n = "?"; cuGetErrorName(r, &n); \
+    printf("%s = %s\n", #call, n); exit(1); } } while (0)
 
 int main() {
   nvrtcProgram p;

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
-static const char *caller = "extern \"C\" __device__ int twice(int);\nextern \"C\" __global__ void fill(int *p, int v) { p[threadIdx.x] = twice(v) + threadIdx.x; }\n";
+static const char *caller = "extern \"C\" __device__ int twice(int);\nextern \"C\" __global__ void "
+                            "fill(int *p, int v) { p[threadIdx.x] = twice(v) + threadIdx.x; }\n";
 static const char *callee = "extern \"C\" __device__ int twice(int x) { return 2 * x; }\n";
 
-#define DRIVER(call) do { CUresult r = (call); if (r) { const char *n = "?"; cuGetErrorName(r, &n); printf("%s = %s\n", #call, n); exit(1); } } while (0)
+#define DRIVER(call) do { CUresult r = (call); if (r) { const char *n = "?"; cuGetErrorName(r, &n); \
+    printf("%s = %s\n", #call, n); exit(1); } } while (0)
 
 static std::vector<char> compile(const char *source, const char *name, bool cubin) {
   nvrtcProgram p;

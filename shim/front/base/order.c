@@ -93,7 +93,8 @@ static int32_t join(void) {
   void *mem = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (mem == MAP_FAILED) {
     scuda_log(SCUDA_WARN,
-              "%s: %s; each call waits for the server now, so that processes that share memory find their work in order", path,
+              "%s: %s; each call waits for the server now, so that processes that share memory find their "
+              "work in order", path,
               strerror(errno));
     if (fd >= 0) close(fd);
     return CUDA_ERROR_OPERATING_SYSTEM;

@@ -355,19 +355,21 @@ static struct scuda_copy3d_end widen(const struct scuda_copy2d_end *s) {
   };
 }
 
-#define COPY_2D(name, stream_decl, stream_arg, stream, sync)                                                         \
-  int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
-    if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
-    struct scuda_copy2d c = *(const struct scuda_copy2d *)p;                                                         \
-    struct scuda_copy3d copy3d = {widen(&c.src), widen(&c.dst), c.width, c.height, 1};                                     \
-    scuda_copy3d_settle(&copy3d.src), scuda_copy3d_settle(&copy3d.dst);                                                          \
-    c.src.type = copy3d.src.type, c.src.device = copy3d.src.device, c.dst.type = copy3d.dst.type, c.dst.device = copy3d.dst.device; \
-    if (!scuda_copy3d_in_host(&copy3d.src) && !scuda_copy3d_in_host(&copy3d.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
+#define COPY_2D(name, stream_decl, stream_arg, stream, sync) \
+  int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) { \
+    if (!p) return CUDA_ERROR_INVALID_VALUE; \
+    struct scuda_copy2d c = *(const struct scuda_copy2d *)p; \
+    struct scuda_copy3d copy3d = {widen(&c.src), widen(&c.dst), c.width, c.height, 1}; \
+    scuda_copy3d_settle(&copy3d.src), scuda_copy3d_settle(&copy3d.dst); \
+    c.src.type = copy3d.src.type, c.src.device = copy3d.src.device; \
+    c.dst.type = copy3d.dst.type, c.dst.device = copy3d.dst.device; \
+    if (!scuda_copy3d_in_host(&copy3d.src) && !scuda_copy3d_in_host(&copy3d.dst)) \
+      return scuda_wire_##name(&c stream_arg, ptds); \
     return scuda_copy3d_start(&copy3d, stream, ptds, sync, 0); \
   }
-#define COPY_3D(name, stream_decl, stream_arg, stream, sync, peer)                                                   \
-  int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) {                                              \
-    if (!p) return CUDA_ERROR_INVALID_VALUE;                                                                         \
+#define COPY_3D(name, stream_decl, stream_arg, stream, sync, peer) \
+  int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) { \
+    if (!p) return CUDA_ERROR_INVALID_VALUE; \
     struct scuda_copy3d c = *(const struct scuda_copy3d *)p; \
     scuda_copy3d_settle(&c.src), scuda_copy3d_settle(&c.dst); \
     if (!scuda_copy3d_in_host(&c.src) && !scuda_copy3d_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds); \

@@ -213,9 +213,15 @@ static int32_t kernel(struct target t, const void *from, size_t bytes) {
   return scuda_node_send(&t, &p, 0, 0, buffer ? buffer : packed, size, &made, sizeof made);
 }
 
-int32_t scuda_hand_cuGraphAddKernelNode(ADD_PARAMS, const void *p) { return kernel(ADDING(cuGraphAddKernelNode), p, KERNEL_V1); }
-int32_t scuda_hand_cuGraphAddKernelNode_v2(ADD_PARAMS, const void *p) { return kernel(ADDING(cuGraphAddKernelNode_v2), p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st)); }
-int32_t scuda_hand_cuGraphKernelNodeSetParams(uint64_t node, const void *p) { return kernel(SETTING(cuGraphKernelNodeSetParams), p, KERNEL_V1); }
+int32_t scuda_hand_cuGraphAddKernelNode(ADD_PARAMS, const void *p) {
+  return kernel(ADDING(cuGraphAddKernelNode), p, KERNEL_V1);
+}
+int32_t scuda_hand_cuGraphAddKernelNode_v2(ADD_PARAMS, const void *p) {
+  return kernel(ADDING(cuGraphAddKernelNode_v2), p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st));
+}
+int32_t scuda_hand_cuGraphKernelNodeSetParams(uint64_t node, const void *p) {
+  return kernel(SETTING(cuGraphKernelNodeSetParams), p, KERNEL_V1);
+}
 int32_t scuda_hand_cuGraphKernelNodeSetParams_v2(uint64_t node, const void *p) {
   return kernel(SETTING(cuGraphKernelNodeSetParams_v2), p, sizeof(struct CUDA_KERNEL_NODE_PARAMS_v2_st));
 }
@@ -323,7 +329,8 @@ int32_t scuda_host_node_with(struct target t, const struct CUDA_HOST_NODE_PARAMS
   struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_HOST};
   struct wire_graph_node_made made;
   r = scuda_node_send(&t, &p, flags, scuda_graph_function(h->fn, h->userData), NULL, 0, &made, sizeof made);
-  if (!r && t.verb != SET_EXEC) scuda_node_keep(node_of(&t), &(struct node){.keeps = KEEPS_HOST, .fn = h->fn, .user = h->userData});
+  if (!r && t.verb != SET_EXEC)
+    scuda_node_keep(node_of(&t), &(struct node){.keeps = KEEPS_HOST, .fn = h->fn, .user = h->userData});
   return r;
 }
 int32_t host_node(struct target t, const struct CUDA_HOST_NODE_PARAMS_st *h) { return scuda_host_node_with(t, h, 0); }
@@ -464,7 +471,8 @@ int32_t scuda_hand_cuGraphBatchMemOpNodeGetParams(uint64_t node, void *out) {
   if (r) return r;
   struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st b;
   memcpy(&b, union_of(&reply), sizeof b);
-  if (reply.head.tail_bytes != (uint64_t)b.count * OPERATION_BYTES) return scuda_bad_reply("cuGraphBatchMemOpNodeGetParams");
+  if (reply.head.tail_bytes != (uint64_t)b.count * OPERATION_BYTES)
+    return scuda_bad_reply("cuGraphBatchMemOpNodeGetParams");
   if (!(b.paramArray = scuda_node_lend(node, reply.head.tail_bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
   memcpy(b.paramArray, reply.tail, reply.head.tail_bytes);
   memcpy(out, &b, sizeof b);

@@ -141,7 +141,8 @@ int scuda_copy_node(const struct target *t, struct CUDA_MEMCPY_NODE_PARAMS_st *c
     struct CUgraphNodeParams_st p = {.type = CU_GRAPH_NODE_TYPE_MEMCPY};
     p.memcpy = *c;
     struct wire_graph_node_made made;
-    if (!(*r = scuda_node_send(t, &p, flags, 0, NULL, 0, &made, sizeof made))) scuda_node_keep(t->node, &(struct node){.keeps = KEEPS_NOTHING});
+    if (!(*r = scuda_node_send(t, &p, flags, 0, NULL, 0, &made, sizeof made)))
+      scuda_node_keep(t->node, &(struct node){.keeps = KEEPS_NOTHING});
   } else return 0;
   return 1;
 }

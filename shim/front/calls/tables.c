@@ -60,7 +60,8 @@ int32_t scuda_table_stub(const char *table, int slot, uint64_t a, uint64_t b, ui
   scuda_unlock(&lock);
   if (!known)
     scuda_log(SCUDA_WARN,
-              "private table %s, slot %d (%#llx, %#llx, %#llx, %#llx, %#llx, %#llx): %s; answered CUDA_ERROR_NOT_SUPPORTED", table, slot,
+              "private table %s, slot %d (%#llx, %#llx, %#llx, %#llx, %#llx, %#llx): %s; answered "
+              "CUDA_ERROR_NOT_SUPPORTED", table, slot,
               (unsigned long long)a, (unsigned long long)b, (unsigned long long)c, (unsigned long long)d,
               (unsigned long long)e, (unsigned long long)f,
               scuda_parts[PART_private_slot]);

@@ -315,7 +315,10 @@ static int process_slot(uint64_t slot, const void *device, uint32_t *count, stru
 #define VALUE_SLOT(n) static int slot_##n(const void *device, uint32_t *to) { return device_slot(n, device, to, 4); }
 #define TEXT_SLOT(n) \
   static int slot_##n(const void *device, char *to, uint32_t room) { return device_slot(n, device, to, room); }
-#define PROCESS_SLOT(n) static int slot_##n(const void *device, uint32_t *count, struct slot_process *to) { return process_slot(n, device, count, to); }
+#define PROCESS_SLOT(n) \
+  static int slot_##n(const void *device, uint32_t *count, struct slot_process *to) { \
+    return process_slot(n, device, count, to); \
+  }
 VALUE_SLOT(72) VALUE_SLOT(230) VALUE_SLOT(232) VALUE_SLOT(249)
 TEXT_SLOT(231) TEXT_SLOT(237)
 PROCESS_SLOT(213) PROCESS_SLOT(214) PROCESS_SLOT(215)

@@ -42,7 +42,8 @@ static void put(struct cursor *c, const void *data, size_t bytes) {
 
 static void put_word(struct cursor *c, uint64_t v) { put(c, &v, sizeof v); }
 
-#define EMPTY (1ull << 63)            /* on the wire: a place for an array of which the program says that it holds nothing; 0 is NULL */
+/* on the wire: a place for an array of which the program says that it holds nothing; 0 is NULL */
+#define EMPTY (1ull << 63)
 
 /* What a parameter occupies: elements and the bytes of one; elements is 0 for NULL and for a place without room.
  * `array` counts the elements of the array that it points at. */

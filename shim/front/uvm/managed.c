@@ -190,7 +190,8 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
   int32_t r = from < to ? make(from, to - from, CU_MEM_ATTACH_GLOBAL, &a) : CUDA_SUCCESS;
   if (r == CUDA_ERROR_OUT_OF_MEMORY)
     scuda_log(SCUDA_ERROR,
-              "a __managed__ variable lies at %#llx on the server, where this process has something else; start it again, or without address randomisation (setarch -R)", (unsigned long long)address);
+              "a __managed__ variable lies at %#llx on the server, where this process has something else; start it "
+              "again, or without address randomisation (setarch -R)", (unsigned long long)address);
   /* what is here of the pages lacks the variable */
   if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS);
   scuda_lock(&scuda_uvm.lock);

@@ -216,7 +216,8 @@ static void *work(void *unused) {
 static void bring(const void *p, size_t bytes, int write) {
   uint64_t at = (uint64_t)(uintptr_t)p, end;
   int ours = (at >= FIRST && at < END) || (at >= atomic_load(&variables_from) && at < atomic_load(&variables_to));
-  if (!bytes || !ours /* without a lock: a signal handler may write */ || in_child() || !(end = managed_end(at))) return;
+  /* without a lock: a signal handler may write */
+  if (!bytes || !ours || in_child() || !(end = managed_end(at))) return;
   if (bytes < end - at) end = at + bytes;
   for (; at < end; at = (at | (PAGE - 1)) + 1) {
     uint8_t *byte = (uint8_t *)(uintptr_t)at;
@@ -232,9 +233,12 @@ static void interpose_calls(void) {
   if (interpose) {
     interpose(bring);
     scuda_log(SCUDA_INFO,
-              "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with EFAULT on memory that the GPU has; %s", remedy);
+              "unified memory: system calls that the program makes without the C library (Go, io_uring) fail with "
+              "EFAULT on memory that the GPU has; %s", remedy);
   } else scuda_log(SCUDA_WARN,
-                   "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; start the program with scuda run, which preloads libscuda.so, for those of the C library; %s", remedy);
+                   "unified memory: system calls (read, write) on memory that the GPU has fail with EFAULT here; "
+                   "start the program with scuda run, which preloads libscuda.so, for those of the C library; %s",
+                   remedy);
 }
 
 static int32_t start(void) {

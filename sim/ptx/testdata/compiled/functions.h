@@ -1,5 +1,5 @@
-// Functions from u32 to u32 that a compiler turns into as many kinds of code as possible. They are compiled twice: by clang for
-// NVPTX, which gives functions.ptx, and for the host, which gives functions.want.
+// Functions from u32 to u32 that a compiler turns into as many kinds of code as possible. They are compiled twice: by
+// clang for NVPTX, which gives functions.ptx, and for the host, which gives functions.want.
 typedef unsigned int u32;
 typedef unsigned long u64;
 typedef unsigned char u8;
@@ -133,4 +133,5 @@ static u32 bytes(u32 x) {
 	return h;
 }
 
-#define FUNCTIONS(F) F(sorting) F(machine) F(divisions) F(wide) F(bitwise) F(floating) F(structures) F(recursion) F(search) F(bytes)
+#define FUNCTIONS(F) F(sorting) F(machine) F(divisions) F(wide) F(bitwise) F(floating) F(structures) F(recursion) \
+    F(search) F(bytes)

@@ -3,7 +3,8 @@
 set -eu
 cd "$(dirname "$0")"
 for o in O0 O2; do
-	clang-14 -x cl -cl-std=CL2.0 -Xclang -finclude-default-header --target=nvptx64-nvidia-cuda -march=sm_70 -ffp-contract=off \
+	clang-14 -x cl -cl-std=CL2.0 -Xclang -finclude-default-header --target=nvptx64-nvidia-cuda -march=sm_70 \
+	  -ffp-contract=off \
 		-fwrapv -S -$o -o functions-$o.ptx kernels.cl
 done
 tmp=$(mktemp -d)
