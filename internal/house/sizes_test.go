@@ -1,210 +1,108 @@
 package house
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"path"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 )
 
 const (
-	sizesFile = "internal/house/sizes.txt"
-	maxLines  = 600
-	maxWidth  = 120 // characters; a tab is one
+	maxLines = 600
+	maxWidth = 120 // characters; a tab is one
 )
 
-// excess is what a file has too much of: its lines, where they are more than maxLines, and how many of them are wider
-// than maxWidth.
-type excess struct{ lines, wide int }
+// A kind of file says how it is held against the bounds.
+const (
+	other  = iota // not at all: descriptions (facts, semantics), data, and what is generated
+	source        // lines and width
+	prose         // width, but for rows of tables
+)
 
-// handWritten says whether a file is source that people write. Descriptions (facts, semantics) and data are not.
-func handWritten(name, text string) bool {
+// kindOf says what kind a file is.
+func kindOf(name, text string) int {
+	if generated(text) {
+		return other
+	}
 	dir, base := path.Split(name)
 	switch path.Ext(base) {
-	case ".go", ".c", ".h", ".S", ".cu", ".cc", ".cpp", ".py", ".sh", ".java":
-	default:
-		if base != "Makefile" && dir != ".ci/" {
-			return false
-		}
+	case ".go", ".c", ".h", ".S", ".cu", ".cuh", ".cc", ".cpp", ".py", ".sh", ".java":
+		return source
+	case ".md":
+		return prose
 	}
-	return !generated(text)
+	if base == "Makefile" || dir == ".ci/" || strings.HasPrefix(text, "#!") {
+		return source
+	}
+	return other
 }
 
-func excessOf(text string) (e excess) {
+// forced says whether a line has to be as wide as it is: a row of a table in Markdown, or a directive of Go's tools.
+func forced(kind int, line string) bool {
+	return kind == prose && strings.HasPrefix(strings.TrimSpace(line), "|") || strings.HasPrefix(line, "//go:")
+}
+
+// sizeFaults says where a file is longer or wider than it may be.
+func sizeFaults(name, text string) (faults []string) {
+	kind := kindOf(name, text)
+	if kind == other {
+		return nil
+	}
 	n := 0
 	for line := range strings.Lines(text) {
 		n++
-		if utf8.RuneCountInString(strings.TrimRight(line, "\r\n")) > maxWidth {
-			e.wide++
+		line = strings.TrimRight(line, "\r\n")
+		if w := utf8.RuneCountInString(line); w > maxWidth && !forced(kind, line) {
+			faults = append(faults, fmt.Sprintf("%s:%d is %d characters wide; %d are allowed", name, n, w, maxWidth))
 		}
 	}
-	if n > maxLines {
-		e.lines = n
-	}
-	return e
-}
-
-// parseSizes reads sizes.txt; head is the comment at its top.
-func parseSizes(text string) (head string, list map[string]excess, err error) {
-	list = map[string]excess{}
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "#") || strings.TrimSpace(line) == "" {
-			head += line
-			continue
-		}
-		var name string
-		var e excess
-		if _, err := fmt.Sscan(line, &e.lines, &e.wide, &name); err != nil {
-			return "", nil, fmt.Errorf("%q: want LINES WIDE FILE", line)
-		}
-		if _, twice := list[name]; twice {
-			return "", nil, fmt.Errorf("%s is listed twice", name)
-		}
-		list[name] = e
-	}
-	return head, list, nil
-}
-
-func formatSizes(head string, list map[string]excess) string {
-	names := slices.SortedFunc(maps.Keys(list), func(a, b string) int {
-		return cmp.Or(cmp.Compare(list[b].lines, list[a].lines), cmp.Compare(list[b].wide, list[a].wide), cmp.Compare(a, b))
-	})
-	for _, name := range names {
-		head += fmt.Sprintf("%5d %4d %s\n", list[name].lines, list[name].wide, name)
-	}
-	return head
-}
-
-// compareSizes says where files have more than is listed, and where the list holds what is no longer so.
-func compareSizes(list, have map[string]excess) (faults []string) {
-	for _, name := range slices.Sorted(maps.Keys(have)) {
-		l, h := list[name], have[name]
-		if h.lines > max(l.lines, maxLines) {
-			faults = append(faults, fmt.Sprintf("%s has %d lines; %d are allowed", name, h.lines, max(l.lines, maxLines)))
-		}
-		if h.wide > l.wide {
-			faults = append(faults, fmt.Sprintf("%s has %d lines of more than %d characters; %d are allowed",
-				name, h.wide, maxWidth, l.wide))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(list)) {
-		l, h := list[name], have[name]
-		if h.lines < l.lines || h.wide < l.wide {
-			faults = append(faults, fmt.Sprintf("%s is listed with %d and %d, but has %d and %d: run %s",
-				name, l.lines, l.wide, h.lines, h.wide, "go test ./internal/house -update"))
-		}
+	if kind == source && n > maxLines {
+		faults = append(faults, fmt.Sprintf("%s has %d lines; %d are allowed", name, n, maxLines))
 	}
 	return faults
 }
 
-// grown says what new lists have more of than old ones, all files together: moving code from file to file is free.
-func grown(list, have map[string]excess) (faults []string) {
-	sum := func(m map[string]excess) (files, over, wide int) {
-		for _, e := range m {
-			if e.lines > 0 {
-				files++
-				over += e.lines - maxLines
-			}
-			wide += e.wide
-		}
-		return files, over, wide
-	}
-	_, lo, lw := sum(list)
-	_, ho, hw := sum(have)
-	if ho > lo {
-		faults = append(faults, fmt.Sprintf("long files have %d lines too many, %d more than were listed", ho, ho-lo))
-	}
-	if hw > lw {
-		faults = append(faults, fmt.Sprintf("%d lines are too wide, %d more than were listed", hw, hw-lw))
-	}
-	return faults
-}
-
-// TestSizes holds hand-written files against maxLines and maxWidth. What is over stands in sizes.txt, whose numbers
-// only go down.
+// TestSizes holds what people write against maxLines and maxWidth.
 func TestSizes(t *testing.T) {
-	head, list, err := parseSizes(read(t, sizesFile))
-	if err != nil {
-		t.Fatalf("%s: %v", sizesFile, err)
-	}
-	have := map[string]excess{}
-	files := 0
+	kinds := map[int]int{}
 	for _, name := range sources(t) {
 		text := read(t, name)
-		if !handWritten(name, text) {
-			continue
-		}
-		files++
-		if e := excessOf(text); e != (excess{}) {
-			have[name] = e
-		}
-	}
-	if files < 500 {
-		t.Fatalf("%d files were looked at", files)
-	}
-	if !*update {
-		for _, fault := range compareSizes(list, have) {
+		kinds[kindOf(name, text)]++
+		for _, fault := range sizeFaults(name, text) {
 			t.Error(fault)
 		}
-		return
 	}
-	if faults := grown(list, have); faults != nil && !*accept {
-		for _, fault := range append(faults, compareSizes(list, have)...) {
-			t.Error(fault)
-		}
-		t.Fatalf("%s is as it was: shorten what grew, or say why that has to be and write the list with -accept", sizesFile)
+	if kinds[source] < 500 || kinds[prose] < 30 {
+		t.Errorf("%d sources and %d pages were looked at", kinds[source], kinds[prose])
 	}
-	write(t, sizesFile, formatSizes(head, have))
 }
 
-func TestCompareSizes(t *testing.T) {
-	list := map[string]excess{"a.go": {700, 3}, "b.go": {0, 2}}
-	for name, c := range map[string]struct {
-		have map[string]excess
-		want []string
+func TestSizeFaults(t *testing.T) {
+	full := strings.Repeat("ü", maxWidth)
+	wide := full + "x\n"
+	const made = "// Code generated by a test; DO NOT EDIT.\n"
+	for _, c := range []struct {
+		name, text string
+		faults     int
 	}{
-		"as listed": {map[string]excess{"a.go": {700, 3}, "b.go": {0, 2}}, nil},
-		"longer": {map[string]excess{"a.go": {701, 3}, "b.go": {0, 2}},
-			[]string{"a.go has 701 lines; 700 are allowed"}},
-		"new and long": {map[string]excess{"a.go": {700, 3}, "b.go": {601, 2}},
-			[]string{"b.go has 601 lines; 600 are allowed"}},
-		"wider": {map[string]excess{"a.go": {700, 3}, "b.go": {0, 2}, "c.go": {0, 1}},
-			[]string{"c.go has 1 lines of more than 120 characters; 0 are allowed"}},
-		"shorter": {map[string]excess{"a.go": {0, 3}, "b.go": {0, 2}},
-			[]string{"a.go is listed with 700 and 3, but has 0 and 3: run go test ./internal/house -update"}},
-		"gone": {map[string]excess{"a.go": {700, 3}},
-			[]string{"b.go is listed with 0 and 2, but has 0 and 0: run go test ./internal/house -update"}},
+		{"a.go", full + "\n" + wide, 1},
+		{"a.cuh", wide + wide, 2},
+		{"a.go", made + wide, 0},
+		{"a.go", "//go:generate " + wide, 0},
+		{"a.json", wide, 0},
+		{"api/cuda.semantics", wide, 0},
+		{".ci/run", wide, 1},
+		{"verbs/guest/rdma-guest", "#!/bin/sh\n" + wide, 1},
+		{"sub/Makefile", wide, 1},
+		{"a.md", "| " + wide + wide + "  | in a list " + wide, 1},
+		{"a.sh", "| " + wide, 1},
+		{"a.c", strings.Repeat("x\n", maxLines), 0},
+		{"a.c", strings.Repeat("x\n", maxLines+1), 1},
+		{"a.md", strings.Repeat("x\n", maxLines+1), 0},
 	} {
-		if got := compareSizes(list, c.have); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
+		if f := sizeFaults(c.name, c.text); len(f) != c.faults {
+			t.Errorf("%s, %.40q: %q, want %d faults", c.name, c.text, f, c.faults)
 		}
-	}
-	if f := grown(list, map[string]excess{"moved.go": {700, 5}}); f != nil {
-		t.Errorf("moved code counts as new: %v", f)
-	}
-	if f := grown(list, map[string]excess{"a.go": {702, 6}}); len(f) != 2 {
-		t.Errorf("grown code: %v", f)
-	}
-}
-
-func TestExcess(t *testing.T) {
-	wide := strings.Repeat("ü", maxWidth)
-	if e := excessOf(wide + "\n" + wide + "x\n"); e != (excess{0, 1}) {
-		t.Errorf("%+v", e)
-	}
-	if e := excessOf(strings.Repeat("x\n", maxLines)); e != (excess{}) {
-		t.Errorf("%+v", e)
-	}
-	if e := excessOf(strings.Repeat("x\n", maxLines+1)); e != (excess{maxLines + 1, 0}) {
-		t.Errorf("%+v", e)
-	}
-	text := formatSizes("# head\n", map[string]excess{"a.go": {700, 3}, "b.go": {0, 2}})
-	head, list, err := parseSizes(text)
-	if err != nil || head != "# head\n" || len(list) != 2 || list["a.go"] != (excess{700, 3}) {
-		t.Errorf("%q: %v %v %v", text, head, list, err)
 	}
 }

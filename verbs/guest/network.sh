@@ -1,7 +1,8 @@
 # Two interfaces joined by a cable, an rxe device on each. The receiver of this kernel's rxe sees the first network
 # namespace only, so both ends stay in it; rules send what one end sends to the other's address over the cable, where
 # the table of local addresses would take a short cut. Sourced in the guest; fails where the devices do not come up.
-first_of_all() { # lets the threads whose name begins so go before programs, as interrupts do; fails where there are none
+# lets the threads whose name begins so go before programs, as interrupts do; fails where there are none
+first_of_all() {
   local p name found=1
   for p in /proc/[0-9]*; do
     read -r name <"$p/comm" || continue # it has ended
@@ -36,9 +37,10 @@ rdma_up() {
   ip rule add pref 30 lookup local
   ip rule delete pref 0
   for me in 0 1; do rdma link add rxe$me type rxe netdev rxenet$me || return 1; done
+  local port0=/sys/class/infiniband/rxe0/ports/1 port1=/sys/class/infiniband/rxe1/ports/1
   for try in $(seq 100); do
-    if grep -qs 0a4d:0001 /sys/class/infiniband/rxe0/ports/1/gids/1 && grep -qs ACTIVE /sys/class/infiniband/rxe0/ports/1/state &&
-       grep -qs 0a4d:0002 /sys/class/infiniband/rxe1/ports/1/gids/1 && grep -qs ACTIVE /sys/class/infiniband/rxe1/ports/1/state; then
+    if grep -qs 0a4d:0001 $port0/gids/1 && grep -qs ACTIVE $port0/state &&
+       grep -qs 0a4d:0002 $port1/gids/1 && grep -qs ACTIVE $port1/state; then
       export RXE_DEV0=rxe0 RXE_IP0=10.77.0.1 RXE_DEV1=rxe1 RXE_IP1=10.77.0.2 RXE_GID_INDEX=1
       return 0
     fi

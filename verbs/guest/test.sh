@@ -12,7 +12,8 @@ if [ "${1-}" = inside ]; then
     echo "== $(basename "$t" .test)"
     folder=. # where its test data lie
     case $t in */ebpf.test) folder=ebpf ;; esac
-    (cd "$folder" && "$top/$t" -test.timeout 12m -test.v) >/tmp/out 2>&1 || { failed="$failed $(basename "$t")"; cat /tmp/out; }
+    (cd "$folder" && "$top/$t" -test.timeout 12m -test.v) >/tmp/out 2>&1 ||
+      { failed="$failed $(basename "$t")"; cat /tmp/out; }
     tail -n 1 /tmp/out
     # Where the time goes: the emulated machine is slow, and tests that wait show here.
     sed -nE 's/^--- (PASS|FAIL): ([^ ]+) \(([0-9.]+)s\)$/\3 s  \2/p' /tmp/out | sort -rn | awk '$1 >= 5' | head -n 12
@@ -25,7 +26,8 @@ began=$SECONDS rc=0
 verbs/guest/rdma-guest -e RDMA_TEST_COPIES -t "${RDMA_TEST_LIMIT:-1800}" "$PWD/verbs/guest/test.sh" inside || rc=$?
 case $rc in
   0) echo "RDMA tests passed in $((SECONDS - began)) s" ;;
-  123) echo "RDMA tests did not end: the virtual machine was killed after $((SECONDS - began)) s (see above; is there too little memory?)" ;;
+  123) echo "RDMA tests did not end: the virtual machine was killed after $((SECONDS - began)) s" \
+    "(see above; is there too little memory?)" ;;
   124) echo "RDMA tests: out of time after $((SECONDS - began)) s" ;;
   125) echo "RDMA tests did not run: this machine cannot start the virtual machine (see above)" ;;
   126) echo "RDMA tests failed: the virtual machine has no RDMA devices" ;;
