@@ -20,7 +20,7 @@ Type=oneshot
 ExecStart=/bin/bash /opt/test/services.sh
 StandardOutput=file:/opt/test/log
 StandardError=file:/opt/test/log
-ExecStopPost=/bin/sh -c 'journalctl --no-pager -u scuda -u scuda-spawner -u scuda-exporter >/opt/test/journal; systemctl poweroff --no-block'
+ExecStopPost=/bin/sh -c 'journalctl --no-pager -u "scuda*" >/opt/test/journal; systemctl poweroff --no-block'
 `
 
 // services boots a container of this machine's /usr with systemd, starts the units there with the programs below

@@ -399,7 +399,8 @@ func TestForgotten(t *testing.T) {
 		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetTransfer, Aux: uint64(id)}, nil)
 		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetSource, Aux: uint64(source)}, nil)
 		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetFunction, Aux: function}, nil)
-		p.say(transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetTransfer, Aux: uint64(id)}, nil) // for the second time
+		again := transport.MessageHeader{Type: transport.MsgForget, ID: transport.ForgetTransfer, Aux: uint64(id)}
+		p.say(again, nil)
 		within(t, func() {
 			for s.Overlaps(dst) {
 				s.Look()
