@@ -35,7 +35,6 @@ type places struct {
 	close   func() error
 	users   *tenant.Numbers // nil: workers have one user
 	given   isolation.Report
-	profile isolation.Profile
 	enclose bool
 }
 

@@ -86,7 +86,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	if s.places, err = s.openPlaces(stop); err != nil {
 		return err
 	}
-	defer s.places.close()
+	defer func() { _ = s.places.close() }()
 	port, err := s.openMetrics(ctx)
 	if err != nil {
 		return err

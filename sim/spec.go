@@ -123,7 +123,7 @@ func (c *Config) set(key, value string) (err error) {
 	case "copy-rate":
 		c.Faults.CopyBytes, err = parseBytes(value)
 	case "contents":
-		known := false
+		var known bool
 		if c.Contents, known = contentsByName[value]; !known {
 			return fmt.Errorf("choose clear, process or machine")
 		}

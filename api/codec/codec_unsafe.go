@@ -252,7 +252,7 @@ const UnknownEnum = 999
 // Enumerator is the low half of v as a value of an enumeration that a driver may look up in a table without comparing
 // it with the table's end. The constant with which enumerations mark their own end stays, for it is in no table.
 func Enumerator(v uint64) uint64 {
-	if v = v & math.MaxUint32; v > UnknownEnum && v != math.MaxInt32 {
+	if v &= math.MaxUint32; v > UnknownEnum && v != math.MaxInt32 {
 		return UnknownEnum
 	}
 	return v

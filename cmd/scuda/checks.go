@@ -23,8 +23,9 @@ import (
 
 // server finds out which one is meant; it gives "" where none is.
 func (c *checks) server(wish string) string {
+	var address string
+	var err error
 	source := "--server"
-	address, err := "", error(nil)
 	if wish != "" {
 		address, err = config.Address(wish)
 	} else {
@@ -155,7 +156,7 @@ func (c *checks) libraries() {
 func olderThan(v, than string) bool {
 	a, b := strings.Split(v, "."), strings.Split(than, ".")
 	for i := range b {
-		x, y := 0, 0
+		var x, y int
 		if i < len(a) {
 			x, _ = strconv.Atoi(a[i])
 		}

@@ -93,7 +93,7 @@ func printDockerfile(out io.Writer, wish string) error {
 	if err != nil {
 		return err
 	}
-	address := ""
+	var address string
 	if wish != "" {
 		address, err = config.Address(wish)
 	} else {

@@ -140,7 +140,7 @@ another server in its place is noticed.`,
 				return err
 			}
 			if !all {
-				word := ""
+				var word string
 				if len(args) == 1 {
 					word = args[0]
 				} else if word, _, err = config.Server(); err != nil {

@@ -121,11 +121,11 @@ func (s *spoiler) answer(conn *connection, m *message) []byte {
 	if slices.Contains(s.at, n) {
 		if s.cut {
 			s.done = append(s.done, fmt.Sprintf("%d: cut behind %v", n, m.Type))
-			conn.client.CloseWrite()
+			_ = conn.client.CloseWrite()
 			return nil
 		}
 		before := m.MessageHeader
-		what := ""
+		var what string
 		if what, out = s.change(m, out); what == "held" {
 			s.held = append(s.held, out...)
 			out = nil

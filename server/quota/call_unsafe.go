@@ -98,7 +98,7 @@ func (g *GPU) allocAsync(op uint16, a *cuda.Words) cuda.CUresult {
 	}
 	if has > g.limit {
 		g.refused(bytes, has)
-		g.ask(cuda.OpCuMemFreeAsync, uint64(*at[cuda.CUdeviceptr](a[0])), stream)
+		_ = g.ask(cuda.OpCuMemFreeAsync, uint64(*at[cuda.CUdeviceptr](a[0])), stream)
 		g.trim()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}

@@ -141,10 +141,10 @@ func (g *GPU) usePools() {
 // trim has the driver give back what pools and graphs keep and do not use.
 func (g *GPU) trim() {
 	for p := range g.pools {
-		g.ask(cuda.OpCuMemPoolTrimTo, uint64(p), 0)
+		_ = g.ask(cuda.OpCuMemPoolTrimTo, uint64(p), 0)
 	}
 	for d := range g.devices() {
-		g.ask(cuda.OpCuDeviceGraphMemTrim, uint64(d))
+		_ = g.ask(cuda.OpCuDeviceGraphMemTrim, uint64(d))
 	}
 }
 
@@ -183,7 +183,7 @@ func (g *GPU) allocate(bytes uint64, make func() cuda.CUresult, kept func(bytes 
 // current is the calling thread's context.
 func (g *GPU) current() cuda.CUcontext {
 	g.out.word = 0
-	g.ask(cuda.OpCuCtxGetCurrent, address(&g.out.word))
+	_ = g.ask(cuda.OpCuCtxGetCurrent, address(&g.out.word))
 	return cuda.CUcontext(g.out.word)
 }
 
@@ -362,7 +362,7 @@ func (g *GPU) CuDevicePrimaryCtxRelease_v2(dev cuda.CUdevice) cuda.CUresult {
 	r := g.GPU.CuDevicePrimaryCtxRelease_v2(dev)
 	g.mu.Lock()
 	g.out.word, g.out.second = 0, 0
-	g.ask(cuda.OpCuDevicePrimaryCtxGetState, uint64(dev), address(&g.out.word), address(&g.out.second))
+	_ = g.ask(cuda.OpCuDevicePrimaryCtxGetState, uint64(dev), address(&g.out.word), address(&g.out.second))
 	over := int32(g.out.second) == 0
 	g.mu.Unlock()
 	if over && known == cuda.CUDA_SUCCESS {

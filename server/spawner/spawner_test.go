@@ -91,7 +91,7 @@ func work() error {
 		case "hide":
 			fail(unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 		}
-		if _, err := line.Write([]byte(answer)); err != nil {
+		if _, err := line.WriteString(answer); err != nil {
 			return err
 		}
 	}
@@ -160,7 +160,7 @@ func (w *worker) said() string {
 // folder gives one that other users reach.
 func folder(t *testing.T) string {
 	t.Helper()
-	top, err := os.MkdirTemp("", "scuda-spawner-")
+	top, err := os.MkdirTemp("", "scuda-spawner-") //nolint:usetesting // the parent of TempDir is root's alone
 	if err != nil {
 		t.Fatal(err)
 	}
