@@ -62,8 +62,9 @@ for where, space, bytes_ in (("shared", "shared", "%r5"), ("local", "local", str
         mine = "mov.u64 %d7, pad; mul.lo.u32 %r7, %r3, 8; mul.lo.u32 %r8, %r2, 8;"
         if where == "local":
             mine = "mov.u64 %d7, own; mov.u32 %r7, 0; mov.u32 %r8, 8;"
-        step = f"st.volatile.{space}.u64 [%d9], %d3;" if verb == "write" else ""
-        step += f"ld.volatile.{space}.u64 %d10, [%d9]; setp.eq.u64 %p2, %d10, %d3; @%p2 add.u64 %d8, %d8, 1;"
+        plain = space if where == "local" else f"volatile.{space}"  # ptxas knows no volatile local memory
+        step = f"st.{plain}.u64 [%d9], %d3;" if verb == "write" else ""
+        step += f"ld.{plain}.u64 %d10, [%d9]; setp.eq.u64 %p2, %d10, %d3; @%p2 add.u64 %d8, %d8, 1;"
         PTX += f"""
 .visible .entry {where}_{verb}(.param .u32 size, .param .u64 canary, .param .u64 out) {{
   {REGISTERS}

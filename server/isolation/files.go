@@ -48,9 +48,12 @@ var files = []FileRule{
 	{Path: "/etc/ld.so.*"}, {Path: "/etc/nvidia*"}, {Path: "/etc/cuda*"}, {Path: "/etc/localtime"},
 	{Path: "/etc/nsswitch.conf"}, {Path: "/etc/passwd"}, {Path: "/etc/group"}, {Path: "/etc/machine-id"},
 	// the GPUs
-	{Path: "/dev/nvidia*", Access: Use}, {Path: "/proc"}, {Path: "/sys/devices"}, {Path: "/sys/bus"},
+	{Path: "/dev/nvidia*", Access: Use}, {Path: "/sys/devices"}, {Path: "/sys/bus"},
 	{Path: "/sys/class"}, {Path: "/sys/module"}, {Path: "/sys/kernel/mm"}, {Path: "/sys/fs/cgroup"},
 	{Path: "/run/nvidia-persistenced", Access: Use}, {Path: "/var/run/nvidia-persistenced", Access: Use},
+	// The driver names its threads by files there, and cuInit fails where it cannot. Nothing can be made in it, other
+	// processes' memory is behind the rules of ptrace, and the system's settings are root's.
+	{Path: "/proc", Access: Write},
 	// what every program uses
 	{Path: "/dev/null", Access: Use}, {Path: "/dev/zero", Access: Use}, {Path: "/dev/full", Access: Use},
 	{Path: "/dev/random"}, {Path: "/dev/urandom"},

@@ -32,9 +32,6 @@ type Config struct {
 	Env     []string
 }
 
-// FolderEnv is the variable that tells a worker its tenant's folder.
-const FolderEnv = "SCUDA_TENANT_FOLDER"
-
 // Local starts workers from the calling process.
 type Local struct {
 	cfg    Config
@@ -264,7 +261,7 @@ func environment(have []string, folder string) []string {
 	if folder == "" {
 		return append(env, "HOME=/", "CUDA_CACHE_DISABLE=1")
 	}
-	return append(env, "HOME="+folder, FolderEnv+"="+folder, "CUDA_CACHE_PATH="+filepath.Join(folder, "cuda"))
+	return append(env, "HOME="+folder, "CUDA_CACHE_PATH="+filepath.Join(folder, "cuda"))
 }
 
 // deviceGroups are the groups that may use a device file of the GPUs' or network cards' which not everybody may use.
