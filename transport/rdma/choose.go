@@ -96,12 +96,12 @@ var ErrStranger = errors.New("the RDMA address is not that of the connection's p
 
 // belongs says whether an end that was told over a connection from local to remote can be the other machine's. GIDs of
 // RoCE v2 are IP addresses. Where this side's is the connection's own address, RDMA and the connection take the same
-// network, and the other side's has to be the connection's, too. Elsewhere (InfiniBand, a network of its own for RDMA)
-// nothing can be told.
+// network, and the other side's has to be the connection's, too. Elsewhere (InfiniBand, a network of its own for RDMA,
+// two devices of one machine) nothing can be told.
 func belongs(p *Place, local, remote netip.Addr, end verbs.Endpoint) error {
 	local, remote = local.Unmap().WithZone(""), remote.Unmap().WithZone("")
 	at, own := end.GID.Unmap().WithZone(""), p.GID.Addr.Unmap().WithZone("")
-	if p.GID.Type != verbs.RoCEv2 || !remote.IsValid() || own != local || at == remote {
+	if p.GID.Type != verbs.RoCEv2 || !remote.IsValid() || own != local || at == remote || local == remote {
 		return nil
 	}
 	return fmt.Errorf("%w: it is %v, and the connection goes to %v; let the other side use the device of that address "+

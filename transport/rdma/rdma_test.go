@@ -117,6 +117,7 @@ func TestBelongs(t *testing.T) {
 		{verbs.RoCEv2, "fd00::1", "fd00::1", "fd00::2", "fd00::3", false},
 		{verbs.RoCEv2, "fe80::1", "fe80::1%eth0", "fe80::2%eth0", "fe80::2", true},
 		{verbs.RoCEv2, "10.9.0.1", "10.0.0.1", "10.0.0.2", "10.9.0.2", true}, // a network of its own
+		{verbs.RoCEv2, "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2", true}, // two devices of one machine
 		{verbs.IB, "fe80::1", "10.0.0.1", "10.0.0.2", "fe80::2", true},
 		{verbs.RoCEv2, "10.0.0.1", "", "", "10.0.0.3", true}, // not over IP: a test
 	} {
