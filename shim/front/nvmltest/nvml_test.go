@@ -283,9 +283,9 @@ func TestRefusals(t *testing.T) {
 		name, want string
 		env        []string
 	}{
-		{"wrong token", "refused the token: the token is wrong; set SCUDA_TOKEN",
+		{"wrong token", "refused the token of SCUDA_TOKEN: the token is wrong; set SCUDA_TOKEN",
 			[]string{"SCUDA_SERVER=" + srv.addr, "SCUDA_TOKEN=guess"}},
-		{"refused", "start the server with 'scuda -l ADDRESS'", []string{"SCUDA_SERVER=127.0.0.1:1"}},
+		{"refused", "start the server with 'scuda serve ADDRESS'", []string{"SCUDA_SERVER=127.0.0.1:1"}},
 		{"unknown host", `the host name "no-such-host.invalid"`, []string{"SCUDA_SERVER=no-such-host.invalid:1"}},
 		{"bare IPv6 address", "scuda server [::1]:14833: ", []string{"SCUDA_SERVER= ::1 "}},
 		{"bad address", "the bracket is not closed; write HOST", []string{"SCUDA_SERVER=[::1"}},
