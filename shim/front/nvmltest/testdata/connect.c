@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
     sigaction(SIGALRM, &tick, NULL);
     setitimer(ITIMER_REAL, &often, NULL);
   }
-  sigset_t before, after;
+  sigset_t before = {0}, after = {0}; /* the kernel writes only the first 8 of their 128 bytes */
   sigprocmask(SIG_SETMASK, NULL, &before);
   int first = init(), second = end() == 0 ? init() : -1;
   sigprocmask(SIG_SETMASK, NULL, &after);
