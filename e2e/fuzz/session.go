@@ -59,9 +59,10 @@ type played struct {
 	side    bool // with a callback connection
 	wrong   bool // whose answers are wrong now and then
 	chunks  [][]byte
-	conns   int // bulk connections
-	claimed int // how many there are said to be; 0: conns
-	idle    time.Duration
+	conns   int           // bulk connections
+	claimed int           // how many there are said to be; 0: conns
+	idle    time.Duration // after the last message, until the end
+	enough  int           // messages, after which the end comes at once; 0: never
 }
 
 var errRefused = errors.New("refused")
@@ -81,7 +82,7 @@ func (c *trial) play(ctx context.Context, p *played) (messages int, err error) {
 		return 0, err
 	}
 	if isNVML(p.Program) { // its welcome comes with the first answer
-		return exchange(conn, append(preface, p.stream...), false, p.idle)
+		return exchange(conn, append(preface, p.stream...), false, p)
 	}
 	if _, err := conn.Write(preface); err != nil {
 		return 0, errRefused
@@ -124,25 +125,27 @@ func (c *trial) play(ctx context.Context, p *played) (messages int, err error) {
 			_, _ = io.Copy(io.Discard, x)
 		})
 	}
-	return exchange(conn, p.stream, true, p.idle)
+	return exchange(conn, p.stream, true, p)
 }
 
 // exchange sends a stream and counts what comes back, to the end. It says that nothing follows when nothing has come
 // for a while: a server that reads the end of a connection gives up what is under way.
-func exchange(conn net.Conn, stream []byte, welcomed bool, idle time.Duration) (messages int, err error) {
+func exchange(conn net.Conn, stream []byte, welcomed bool, p *played) (messages int, err error) {
 	s := &messageStream{open: welcomed, message: func(*message) []byte { messages++; return nil }}
 	end := time.AfterFunc(time.Hour, func() { _ = conn.(*net.TCPConn).CloseWrite() })
 	defer end.Stop()
 	go func() {
 		_, _ = conn.Write(stream)
-		end.Reset(idle)
+		end.Reset(p.idle)
 	}()
 	b := make([]byte, 64<<10)
 	for {
 		n, err := conn.Read(b)
 		s.feed(b[:n])
-		if end.Stop() {
-			end.Reset(idle)
+		if p.enough > 0 && messages >= p.enough {
+			end.Reset(0)
+		} else if end.Stop() {
+			end.Reset(p.idle)
 		}
 		if isTimeout(err) {
 			return messages, fmt.Errorf("a session does not end within %v", sessionLimit)
@@ -172,7 +175,7 @@ func (f *fuzzer) sound(ctx context.Context) error {
 func (f *fuzzer) soundOne(ctx context.Context, r *recording) error {
 	c := &trial{fuzzer: f, kind: &kind{name: "sound"}, rnd: rand.New(rand.NewPCG(1, 1))}
 	commands, moved := r.commands(c.rnd, 0)
-	p := &played{recording: r, stream: stream(commands), side: true, idle: 3 * time.Second}
+	p := &played{recording: r, stream: stream(commands), side: true, idle: time.Minute, enough: r.Answers / 2}
 	if len(r.Chunks) > 0 {
 		p.chunks, p.conns = r.chunks(moved, nil), 1
 	}
