@@ -18,12 +18,13 @@ const (
 
 // calls are the program's unanswered calls, at most one a thread.
 //
-// Locks: its own lock guards waiting, and of each waiter all but state, which is atomic, and result and length, which
+// Locks: its own lock guards waiting, ahead, and of each waiter all but state, which is atomic, and result and length, which
 // are its thread's once it is done. A waiter's early reply is there before its thread asks. The lock is held for
 // moments; the sender's may be held when it is taken, and no other is taken under it but those of RDMA's link.
 type calls struct {
 	mutex
 	waiting *waiter // those whose replies are due
+	ahead   int     // bytes of replies whose threads have not come yet
 	pages   [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
 
 	shared *Shared
@@ -113,6 +114,7 @@ func (cs *calls) enroll(w *waiter, reply []byte, begin uint64) (bool, error) {
 			return false, protocol("a reply to command %d of a thread that waits for that to %d", e.begin, begin)
 		}
 		w.early = nil
+		cs.ahead -= len(e.data)
 		w.result, w.length = e.result, uint32(len(e.data))
 		copy(reply, e.data)
 		return false, nil

@@ -286,3 +286,32 @@ func TestDoubledReply(t *testing.T) {
 		t.Errorf("the call behind a doubled answer: result %d, %x", result, reply)
 	}
 }
+
+// A server can neither fill the client's memory with replies that nobody waits for, nor its log.
+func TestServerThatFloods(t *testing.T) {
+	const each = 1 << 20
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = func(p *peer, h transport.CommandHeader, payload, _ []byte) {
+		for range 10 * maxNotices {
+			p.say(transport.MessageHeader{Type: transport.MsgNotice}, []byte("look here"))
+		}
+		data := make([]byte, each)
+		for thread := range uint32(maxEarlyReplies/each + 1) {
+			if thread != h.Thread {
+				p.say(transport.MessageHeader{Type: transport.MsgReply, ID: thread}, data)
+			}
+		}
+		p.say(transport.MessageHeader{Type: transport.MsgReply, ID: maxEarlyReplies/each + 1}, data)
+		p.reply(h, 0, payload)
+	}
+	s, text := p.open(f, nil)
+	if result, _ := f.call(s, opEcho, 3, make([]byte, 8), make([]byte, 8)); result != Unavailable {
+		t.Errorf("result %d", result)
+	}
+	if n := strings.Count(text.String(), "look here"); n < maxNotices || n > maxNotices+1 { // one in the last words
+		t.Errorf("%d lines of the server's", n)
+	}
+	if !strings.Contains(text.String(), "that nobody asked for") {
+		t.Errorf("the log does not say why:\n%.2000s", text)
+	}
+}

@@ -22,6 +22,8 @@ type receiver struct {
 	text   []byte
 	bufs   [2][]byte
 	chain  transport.Chain
+
+	notices int // so many have come
 }
 
 // receive takes what the connection has, with one system call, and handles it. [transport.ErrAgain] says that there was
@@ -135,6 +137,9 @@ func (rd *reader) begin(rx *receiver, h transport.MessageHeader) error {
 		if w.early != nil || h.Len > maxEarlyReply {
 			return protocol("a reply of %d bytes that thread %d did not ask for", h.Len, h.ID)
 		}
+		if rd.calls.ahead += int(h.Len); rd.calls.ahead > maxEarlyReplies {
+			return protocol("replies of %d bytes that nobody asked for", rd.calls.ahead)
+		}
 		rx.early = &early{begin: h.Seq, result: h.Result, data: make([]byte, h.Len)}
 		rx.sink = rx.early.data
 	case transport.MsgData:
@@ -193,6 +198,7 @@ func (rd *reader) finish(rx *receiver) {
 		case rx.early == nil && w.listed:
 			rd.calls.complete(w, h.Result, h.Len)
 		case rx.early != nil && w.listed: // its thread came in the meantime
+			rd.calls.ahead -= len(rx.early.data)
 			copy(w.reply, rx.early.data)
 			rd.calls.complete(w, h.Result, h.Len)
 		case rx.early != nil:
@@ -229,7 +235,9 @@ func (rd *reader) finish(rx *receiver) {
 		text := string(rx.text)
 		rx.text = nil
 		rd.notice.Store(&notice{text: text, result: max(h.Result, 0)})
-		rd.log.Warn("the server says: " + text)
+		if rx.notices++; rx.notices <= maxNotices {
+			rd.log.Warn("the server says: " + text)
+		}
 	}
 }
 

@@ -67,6 +67,8 @@ const (
 	directReceive    = 4 << 10 // payloads with at least this much to come are received in place
 	maxNotice        = 4 << 10
 	maxEarlyReply    = 2 << 20
+	maxEarlyReplies  = 64 << 20 // of all threads together
+	maxNotices       = 64       // that are written into the log
 	maxFrameFromRing = 1 << 20
 )
 
