@@ -114,7 +114,7 @@ var statuses = map[Status]struct {
 		"install the same scuda release on both machines"},
 	StatusToken: {ErrToken, "refused the token", ""}, // see refusal
 	StatusBusy: {ErrBusy, "has no room for another session",
-		"wait until a session ends, or raise the server's --max-sessions"},
+		"wait until a session ends, or raise the limit that is named (else --max-sessions)"},
 	StatusDraining: {ErrDraining, "is shutting down and takes no new sessions",
 		"wait until it runs again, or choose another server"},
 	StatusSession:    {ErrSession, "does not know this session", "start the program again"},

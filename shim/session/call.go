@@ -18,8 +18,8 @@ const (
 
 // calls are the program's unanswered calls, at most one a thread.
 //
-// Locks: its own lock guards waiting, ahead, and of each waiter all but state, which is atomic, and result and length, which
-// are its thread's once it is done. A waiter's early reply is there before its thread asks. The lock is held for
+// Locks: its own lock guards waiting, ahead, and of each waiter all but state, which is atomic, and result and length,
+// which are its thread's once it is done. A waiter's early reply is there before its thread asks. The lock is held for
 // moments; the sender's may be held when it is taken, and no other is taken under it but those of RDMA's link.
 type calls struct {
 	mutex
