@@ -90,7 +90,7 @@ func Detach(c *net.TCPConn) (int, error) {
 		return -1, err
 	}
 	dup, derr := -1, error(nil)
-	if err := raw.Control(func(fd uintptr) { dup, derr = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+	if err := raw.Control(func(fd uintptr) { dup, derr = duplicate(int(fd)) }); err != nil {
 		return -1, err
 	}
 	return dup, derr

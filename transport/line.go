@@ -52,7 +52,7 @@ func NewLine(c net.Conn) (*Line, error) {
 	}
 	fd := -1
 	if cerr := raw.Control(func(f uintptr) {
-		if fd, err = unix.FcntlInt(f, unix.F_DUPFD_CLOEXEC, 3); err == nil {
+		if fd, err = duplicate(int(f)); err == nil {
 			err = unix.SetNonblock(fd, false)
 		}
 	}); cerr != nil {

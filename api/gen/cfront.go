@@ -395,6 +395,7 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 		b.f("  if (SCUDA_UNLIKELY(scuda_boot.driver_version < %d)) return ((int32_t (*)(%s))scuda_older(I_%s))(%s);\n", since,
 			orVoid(decl), f.Name, args)
 	}
+	b.f("  if (SCUDA_UNLIKELY(scuda_inside)) return scuda_nested();\n  scuda_inside = 1;\n")
 	unused := func() {
 		if args != "" {
 			for a := range strings.SplitSeq(args, ", ") {

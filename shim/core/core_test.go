@@ -43,7 +43,7 @@ func build(dir string) error {
 	}
 	for _, c := range []*exec.Cmd{
 		exec.Command("go", "build", "-buildmode=c-shared", "-tags", "netgo,osusergo", "-ldflags",
-			"-s -w -X runtime.godebugDefault=asyncpreemptoff=1",
+			"-s -w -X runtime.godebugDefault=asyncpreemptoff=1 -extldflags=-Wl,--wrap=_cgo_try_pthread_create",
 			"-o", filepath.Join(dir, "libscuda-core.so"), "."),
 		exec.Command("cc", "-O1", "-Wall", "-Werror", "-o", filepath.Join(dir, "client"), "testdata/client.c", "-ldl",
 			"-lpthread"),

@@ -65,12 +65,13 @@ func open(shared *session.Shared) int32 {
 		return session.Success
 	}
 	log := logger()
+	tellLost(shared)
 	c, err := config.ReadClient()
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
 	s, err := session.Open(session.Config{Server: c.Server, Hello: hello(), Shared: shared, Log: log,
-		HostRun: runHost, Print: print, Opening: expectSocket, Opened: rememberSocket,
+		HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
 		Bulk: c.Bulk, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
 	if err != nil {
 		return notConnected(log, err.Error())

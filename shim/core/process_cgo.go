@@ -6,6 +6,7 @@ package main
 #include <stdlib.h>
 #include <pthread.h>
 #include <unistd.h>
+#include "threads.h"
 
 // A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may
 // run there. The callback connection is opened in the background when it is needed, so a fork waits for one that is on
@@ -65,6 +66,11 @@ func rememberSocket(fd int) {
 	defer sockets.Unlock()
 	C.scuda_remember_socket(C.int(fd))
 }
+
+func threadsReady(n int) bool { return C.scuda_threads_ready(C.int(n)) != 0 }
+
+// tellLost says where to note that the session cannot go on.
+func tellLost(s *session.Shared) { C.scuda_threads_lost = (*C.uint32_t)(unsafe.Pointer(&s.Lost)) }
 
 func expectSocket() { C.scuda_expect_socket() }
 

@@ -41,7 +41,8 @@ type transfers struct {
 	link atomic.Pointer[rdma.Link[bulk.Piece]]
 	pins rdma.Pins
 
-	most       int        // connections that may be opened
+	most       int // connections that may be opened
+	threads    func(n int) bool
 	path       pathConfig // RDMA's
 	dialer     *dialer
 	shared     *Shared
@@ -103,6 +104,10 @@ func (b *transfers) openConns() error {
 	n := min(b.most, b.dialer.welcome.Bulk, transport.MaxBulkConns)
 	hello := b.dialer.hello(transport.KindBulk)
 	hello.Count = n
+	if b.threads != nil && !b.threads(2*n) {
+		n = 0
+		b.log.Warn("no bulk connections, as no threads can be started; big copies go over the main connection")
+	}
 	var conns []*bulkConn
 	none := func() {
 		for _, c := range conns {

@@ -44,6 +44,7 @@ type callback struct {
 
 	due transport.Bell // rung when the queue grows, and at the end
 
+	reserve    *transport.Reserve // for the connection
 	dialer     *dialer
 	shared     *Shared
 	log        *slog.Logger
@@ -109,6 +110,7 @@ func (d *callback) answer(h transport.MessageHeader, payload []byte) error {
 // serve opens the callback connection when it is wanted, and serves it until it ends, and with it the session.
 func (d *callback) serve() {
 	<-d.wanted
+	d.reserve.Release()
 	if d.shared.lost() != 0 {
 		return
 	}

@@ -89,6 +89,9 @@ type Config struct {
 	Opening    func()       // told before the callback connection is opened, so that a fork can wait for it; may be nil
 	Opened     func(fd int) // told of each socket, which a forked child has to close; may be nil
 
+	// Threads says whether so many more threads can be started; nil: yes
+	Threads func(n int) bool
+
 	beat time.Duration // 0: [transport.Beat]
 }
 
@@ -180,13 +183,13 @@ func (s *Session) connect() {
 	s.registered.init(s.shared, &s.calls)
 
 	d := &s.callback
-	d.wanted = make(chan struct{})
+	d.wanted, d.reserve = make(chan struct{}), transport.NewReserve()
 	d.dialer, d.shared, d.log, d.opening, d.runHost = &s.dialer, s.shared, s.log, s.cfg.Opening, s.cfg.HostRun
 	d.registered, d.reader, d.owner = &s.registered, &s.reader, s
 
 	b := &s.bulk
 	b.arrivals = bulk.NewArrivals()
-	b.most = s.cfg.Bulk
+	b.most, b.threads = s.cfg.Bulk, s.cfg.Threads
 	b.path = pathConfig{s.cfg.Transport, s.cfg.RDMADevice, s.cfg.RDMAMemory, &s.RDMA}
 	b.dialer, b.shared, b.log = &s.dialer, s.shared, s.log
 	b.registered, b.traffic, b.owner = &s.registered, &s.traffic, s

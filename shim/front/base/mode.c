@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 struct scuda_live scuda_live;
@@ -66,7 +67,56 @@ static void stay(void) {
   if (dladdr(&scuda_live, &self)) dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
+/* ---- what the core needs of the process ----
+ * Its runtime ends the process where it gets no memory or no thread, so that is looked at before. */
+enum { CORE_THREADS = 32, CORE_STACK = 64 << 10 };
+static const size_t core_space = (size_t)3 << 29;
+
+static void *wait_for_end(void *lock) {
+  scuda_lock(lock);
+  scuda_unlock(lock);
+  return NULL;
+}
+
+static int threads_start(void) {
+  struct rlimit limit;
+  if (!getrlimit(RLIMIT_NPROC, &limit) && limit.rlim_cur > 4096) return 1; /* not worth a third of a millisecond */
+  scuda_lock_t end = {0};
+  pthread_t list[CORE_THREADS];
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, CORE_STACK);
+  scuda_lock(&end);
+  int n = 0;
+  while (n < CORE_THREADS && !pthread_create(&list[n], &attributes, wait_for_end, &end)) n++;
+  scuda_unlock(&end);
+  for (int i = 0; i < n; i++) pthread_join(list[i], NULL);
+  pthread_attr_destroy(&attributes);
+  return n == CORE_THREADS;
+}
+
+static int32_t room_for_core(void) {
+  static int said; /* programs call cuInit again and again */
+  const int level = said++ ? SCUDA_DEBUG : SCUDA_ERROR;
+  struct rlimit limit;
+  if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY) {
+    void *p = mmap(NULL, core_space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+      scuda_log(level, "no address space for the session: it takes 1.5 GiB, of which the process uses little; "
+                             "raise the limit on virtual memory (ulimit -v)");
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    munmap(p, core_space);
+  }
+  if (threads_start()) return CUDA_SUCCESS;
+  scuda_log(level, "the session needs %d threads, and so many cannot be started; raise the limit on processes "
+                         "(ulimit -u)", CORE_THREADS);
+  return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
 static int32_t open_core(void) {
+  int32_t room = room_for_core();
+  if (room) return room;
   stay();
   char folder[PATH_MAX], path[PATH_MAX + 32];
   const char *override = getenv("SCUDA_CORE");

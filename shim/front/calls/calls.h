@@ -19,7 +19,12 @@ int32_t scuda_refuse(uint32_t i, enum scuda_part part);
 /* Every result of an exported function goes through here: errors are kept for cuLogs… and told to whoever registered
  * for them (logs.c). */
 int32_t scuda_answer_error(uint32_t i, int32_t result);
+/* 1 while this thread is in a call. A signal handler that interrupted it is answered at once: the call may hold our
+ * locks, and be in the middle of the core. */
+extern __thread uint8_t scuda_inside __attribute__((tls_model("initial-exec")));
+int32_t scuda_nested(void);
 static inline int32_t scuda_answer(uint32_t i, int32_t result) {
+  scuda_inside = 0;
   return SCUDA_LIKELY(!result) ? result : scuda_answer_error(i, result);
 }
 

@@ -4,6 +4,8 @@
 #include "calls/calls.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <unistd.h>
 
 static void *real_functions[SCUDA_EXPORT_COUNT];
 static _Atomic uint32_t refusals[SCUDA_EXPORT_COUNT]; /* which refusals have been logged: a bit for each part */
@@ -33,6 +35,17 @@ static void *before_init(const struct scuda_export *e) {
   case CUDA_ERROR_INVALID_HANDLE: return (void *)fail_invalid_handle;
   default: return (void *)fail_not_initialized;
   }
+}
+
+__thread uint8_t scuda_inside __attribute__((tls_model("initial-exec")));
+
+int32_t scuda_nested(void) {
+  static _Atomic int said;
+  static const char line[] = "scuda: a signal handler called CUDA in the middle of a CUDA call of its thread. "
+                             "Such calls are refused with CUDA_ERROR_NOT_PERMITTED (800).\n";
+  const int before = errno;
+  if (!atomic_exchange(&said, 1) && write(2, line, sizeof line - 1) < 0) errno = before; /* stdio may be locked */
+  return CUDA_ERROR_NOT_PERMITTED;
 }
 
 void *scuda_divert(uint32_t i) {
