@@ -1,27 +1,47 @@
 package transport
 
 import (
+	"strconv"
+	"strings"
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 )
 
-// Numbers of descriptors that are left to others: programs take the lowest that are free, and some close the first
-// hundreds.
+// least is the lowest number that sockets get; see [KeepHigh].
+var least atomic.Int32
+
 const (
-	highest  = 1024
-	highRoom = 64
+	lowest   = 3
+	highRoom = 24 // numbers at the end of the table
 )
+
+// KeepHigh gives the sockets of this process the highest numbers for which its table of descriptors has room as it is:
+// programs take the lowest, so they get none of ours soon after they have closed them. A larger table would cost the
+// kernel's wait for all readers of the present one, which is 10 ms.
+func KeepHigh() {
+	fd, err := unix.Open("/proc/self/status", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	text := make([]byte, 4096)
+	n, _ := unix.Read(fd, text)
+	_, rest, _ := strings.Cut(string(text[:max(n, 0)]), "\nFDSize:")
+	line, _, _ := strings.Cut(rest, "\n")
+	if size, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+		least.Store(int32(size - highRoom))
+	}
+}
 
 // duplicate gives another descriptor for fd, with a high number where there is one.
 func duplicate(fd int) (int, error) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
-		if least := int(min(limit.Cur, highest)) - highRoom; least > 3 {
-			if high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, least); err == nil {
-				return high, nil
-			}
+	if n := int(least.Load()); n > lowest {
+		if high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, n); err == nil {
+			return high, nil
 		}
 	}
-	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, lowest)
 }
 
 // Reserve keeps descriptors for a connection that is opened later, perhaps when the program has taken all others.

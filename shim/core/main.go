@@ -66,10 +66,14 @@ func open(shared *session.Shared) int32 {
 	}
 	log := logger()
 	tellLost(shared)
+	transport.KeepHigh()
 	c, err := config.ReadClient()
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
+	var started sync.WaitGroup
+	started.Go(func() { threadsReady(0) }) // while the server is asked
+	defer started.Wait()
 	s, err := session.Open(session.Config{Server: c.Server, Hello: hello(), Shared: shared, Log: log,
 		HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
 		Bulk: c.Bulk, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})

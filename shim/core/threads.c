@@ -17,7 +17,6 @@ static pthread_cond_t due = PTHREAD_COND_INITIALIZER;
 static struct task { run_fn run; void *argument; } tasks[MOST]; // that waiting threads are to take
 static int task_count;
 static int waiting; // threads, without those that have a task
-static int filled;
 
 uint32_t *scuda_threads_lost; // the session's result for every call, once it cannot go on
 
@@ -68,10 +67,6 @@ static int hand_over(run_fn run, void *argument) {
 }
 
 int __wrap__cgo_try_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, run_fn run, void *argument) {
-  pthread_mutex_lock(&lock);
-  if (!filled) fill(RESERVE);
-  filled = 1;
-  pthread_mutex_unlock(&lock);
   static int said;
   for (;;) {
     int failed = pthread_create(thread, attributes, run, argument);
