@@ -75,8 +75,8 @@ func (p *pulse) beat(now signs, awaited bool) verdict {
 	return ask
 }
 
-var errSilent = errors.New("the server has given no sign of life for a quarter of a minute (its worker is stopped or " +
-	"hangs, or something that it sent was lost)")
+var errSilent = errors.New("the server has given no sign of life for a quarter of a minute (its machine, the " +
+	"network or its worker does not answer, or something that it sent was lost)")
 
 // beats is the heart's thread.
 func beats(s *Session) {
