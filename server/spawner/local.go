@@ -170,7 +170,7 @@ func (l *Local) start(o Order, line, errs *os.File) (*exec.Cmd, error) {
 	own := ""
 	if l.cfg.Folder != "" {
 		var err error
-		if own, err = ownFolder(filepath.Join(l.cfg.Folder, o.Tenant.String())); err != nil {
+		if own, err = ownFolder(filepath.Join(l.cfg.Folder, o.folder())); err != nil {
 			return nil, err
 		}
 		files = append(files, isolation.FileRule{Path: own, Access: isolation.Write})
@@ -222,10 +222,8 @@ func programName() string {
 
 // ownFolder makes a tenant's folder, as its user. A folder of somebody else's in that place is not used.
 func ownFolder(path string) (string, error) {
-	for _, dir := range []string{path, filepath.Join(path, "cuda"), filepath.Join(path, "modules")} {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return "", fmt.Errorf("the tenant's folder: %w", err)
-		}
+	if err := makeFolder(path); err != nil {
+		return "", err
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -235,7 +233,14 @@ func ownFolder(path string) (string, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o077 != 0 || int(st.Uid) != unix.Geteuid() {
 		return "", fmt.Errorf("the tenant's folder: %s is of user %d, mode %o; remove it", path, st.Uid, st.Mode&0o7777)
 	}
-	return path, nil
+	return path, errors.Join(makeFolder(filepath.Join(path, "cuda")), makeFolder(filepath.Join(path, "modules")))
+}
+
+func makeFolder(path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("the tenant's folder: %w", err)
+	}
+	return nil
 }
 
 // passed are the beginnings of the names of variables that workers get: what the driver, its libraries and the Go

@@ -44,6 +44,16 @@ type Order struct {
 	Enclosed bool // by Landlock
 }
 
+// folder is the name of the tenant's folder. It has the user in it, so that a server that gives tenants other users, or
+// none, finds no folder of somebody else's in its place.
+func (o Order) folder() string {
+	uid := int(o.UID)
+	if uid == 0 {
+		uid = os.Geteuid()
+	}
+	return strconv.Itoa(uid) + "-" + o.Tenant.String()
+}
+
 // Facts are what a spawner gives every worker.
 type Facts struct {
 	UIDs    Range  // empty: workers have the spawner's user

@@ -201,8 +201,9 @@ func TestLocal(t *testing.T) {
 	}
 	defer l.Close()
 	key := KeyOf("alice")
-	w := start(t, l, Order{Tenant: key, Enclosed: isolation.Landlock() == nil})
-	own := filepath.Join(l.cfg.Folder, key.String())
+	order := Order{Tenant: key, Enclosed: isolation.Landlock() == nil}
+	w := start(t, l, order)
+	own := filepath.Join(l.cfg.Folder, order.folder())
 	want := []string{
 		"CUDA_CACHE_PATH=" + own + "/cuda", "CUDA_VISIBLE_DEVICES=0", "HOME=" + own, "MORE=1",
 	}
@@ -484,15 +485,37 @@ func TestParseRange(t *testing.T) {
 	}
 }
 
+// A tenant that gets another user, or none, gets another folder.
+func TestFolderOfAnotherUser(t *testing.T) {
+	dir := folder(t)
+	alice := Order{Tenant: KeyOf("alice"), UID: users.First}
+	w := start(t, launched(t, Config{Folder: dir}), alice)
+	defer w.line.Close()
+	other := alice
+	other.UID++
+	w = start(t, launched(t, Config{Folder: dir}), other)
+	defer w.line.Close()
+	l, err := NewLocal(Config{Folder: dir, Cgroup: CgroupNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w = start(t, l, Order{Tenant: alice.Tenant})
+	w.line.Close()
+	if err := w.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A folder of somebody else's is not used.
 func TestForeignFolder(t *testing.T) {
 	dir := folder(t)
 	r := launched(t, Config{Folder: dir})
-	key := KeyOf("alice")
-	if err := os.Mkdir(filepath.Join(dir, key.String()), 0o777); err != nil {
+	order := Order{Tenant: KeyOf("alice"), UID: users.First}
+	if err := os.Mkdir(filepath.Join(dir, order.folder()), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	_, err := begin(t, r, Order{Tenant: key, UID: users.First})
+	_, err := begin(t, r, order)
 	if err == nil || !strings.Contains(err.Error(), "folder") {
 		t.Errorf("%v", err)
 	}
