@@ -76,13 +76,13 @@ func TestDigest(t *testing.T) {
 // TestRecordLayouts: a field of a record that travels is in the layout, of one inside another record too.
 func TestRecordLayouts(t *testing.T) {
 	lib := load(t).CUDA
-	box := lib.Struct("CUDA_MEMCPY3D")
-	before := lib.recordLayout(box)
+	copy3d := lib.Struct("CUDA_MEMCPY3D")
+	before := lib.recordLayout(copy3d)
 	if !strings.HasPrefix(before, "{200 0:uint64 8:uint64") {
 		t.Errorf("layout %.60s", before)
 	}
-	box.Fields = append(box.Fields, Field{Name: "more", CType: "size_t", Offset: 200})
-	if lib.recordLayout(box) == before {
+	copy3d.Fields = append(copy3d.Fields, Field{Name: "more", CType: "size_t", Offset: 200})
+	if lib.recordLayout(copy3d) == before {
 		t.Error("a field more changes nothing")
 	}
 	desc := lib.Struct("CUDA_RESOURCE_DESC_v1")

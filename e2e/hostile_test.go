@@ -238,7 +238,7 @@ func (h *hostile) leaked() bool {
 // that begins elsewhere than it says.
 func TestClientDoesNotReachItsWorker(t *testing.T) {
 	s := serve(t)
-	box := func(h *hostile, up bool) []byte { // 2D, one row
+	copy2 := func(h *hostile, up bool) []byte { // 2D, one row
 		b := cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(h.memory[0]),
 			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1,
 			SrcPitch: 64, DstPitch: 64}
@@ -249,7 +249,7 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 		}
 		return append(hostileWords(1), bytesOf(b)...)
 	}
-	box3 := func(h *hostile, up bool) cuda.CUDA_MEMCPY3D {
+	copy3 := func(h *hostile, up bool) cuda.CUDA_MEMCPY3D {
 		b := cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, SrcDevice: cuda.CUdeviceptr(h.memory[0]),
 			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1,
 			Depth: 1}
@@ -270,25 +270,25 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 		return wire.Bytes(&p)
 	}
 	for name, call := range map[string]func(h *hostile, up bool) (uint16, []byte){
-		"2D":           func(h *hostile, up bool) (uint16, []byte) { return cuda.OpCuMemcpy2D_v2, box(h, up) },
-		"2D unaligned": func(h *hostile, up bool) (uint16, []byte) { return cuda.OpCuMemcpy2DUnaligned_v2, box(h, up) },
+		"2D":           func(h *hostile, up bool) (uint16, []byte) { return cuda.OpCuMemcpy2D_v2, copy2(h, up) },
+		"2D unaligned": func(h *hostile, up bool) (uint16, []byte) { return cuda.OpCuMemcpy2DUnaligned_v2, copy2(h, up) },
 		"2D async": func(h *hostile, up bool) (uint16, []byte) {
-			return cuda.OpCuMemcpy2DAsync_v2, append(box(h, up), stream(h)...)
+			return cuda.OpCuMemcpy2DAsync_v2, append(copy2(h, up), stream(h)...)
 		},
 		"3D": func(h *hostile, up bool) (uint16, []byte) {
-			return cuda.OpCuMemcpy3D_v2, append(hostileWords(1), bytesOf(box3(h, up))...)
+			return cuda.OpCuMemcpy3D_v2, append(hostileWords(1), bytesOf(copy3(h, up))...)
 		},
 		"3D async": func(h *hostile, up bool) (uint16, []byte) {
-			return cuda.OpCuMemcpy3DAsync_v2, slices.Concat(hostileWords(1), bytesOf(box3(h, up)), stream(h))
+			return cuda.OpCuMemcpy3DAsync_v2, slices.Concat(hostileWords(1), bytesOf(copy3(h, up)), stream(h))
 		},
 		"3D between GPUs": func(h *hostile, up bool) (uint16, []byte) {
-			return cuda.OpCuMemcpy3DPeer, append(hostileWords(1), bytesOf(box3(h, up))...)
+			return cuda.OpCuMemcpy3DPeer, append(hostileWords(1), bytesOf(copy3(h, up))...)
 		},
 		"3D between GPUs, async": func(h *hostile, up bool) (uint16, []byte) {
-			return cuda.OpCuMemcpy3DPeerAsync, slices.Concat(hostileWords(1), bytesOf(box3(h, up)), stream(h))
+			return cuda.OpCuMemcpy3DPeerAsync, slices.Concat(hostileWords(1), bytesOf(copy3(h, up)), stream(h))
 		},
 		"a 3-D copy": func(h *hostile, up bool) (uint16, []byte) {
-			b := box3(h, up)
+			b := copy3(h, up)
 			p := wire.Copy3D{Bytes: 64, Flags: 1}
 			if !up {
 				p.Flags |= 16 // a download from the victim
@@ -300,13 +300,13 @@ func TestClientDoesNotReachItsWorker(t *testing.T) {
 			}
 			return wire.OpCopy3D, wire.Bytes(&p)
 		},
-		"a graph's node": func(h *hostile, up bool) (uint16, []byte) { return wire.OpGraphNode, node(h, box3(h, up), 0) },
+		"a graph's node": func(h *hostile, up bool) (uint16, []byte) { return wire.OpGraphNode, node(h, copy3(h, up), 0) },
 		"a graph's node of its own call": func(h *hostile, up bool) (uint16, []byte) {
 			return cuda.OpCuGraphAddMemcpyNode, slices.Concat(hostileWords(h.slot("CUgraphNode"), h.handles["CUgraph"][0], 0, 0,
-				1), bytesOf(box3(h, up)), hostileWords(h.context))
+				1), bytesOf(copy3(h, up)), hostileWords(h.context))
 		},
 		"a graph's node with the client's memory": func(h *hostile, up bool) (uint16, []byte) {
-			b := box3(h, up)
+			b := copy3(h, up)
 			if up {
 				b.SrcMemoryType, b.SrcDevice = cuda.CU_MEMORYTYPE_HOST, 0
 			} else {
@@ -341,18 +341,18 @@ func TestOffsetsOfTheHostEndAreNotTaken(t *testing.T) {
 		h := s.hostile(t)
 		h.prepare(s)
 		params := cuda.CUgraphNodeParams{Type: cuda.CU_GRAPH_NODE_TYPE_MEMCPY}
-		box := cuda.CUDA_MEMCPY_NODE_PARAMS{CopyParams: cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST,
+		wanted := cuda.CUDA_MEMCPY_NODE_PARAMS{CopyParams: cuda.CUDA_MEMCPY3D{SrcMemoryType: cuda.CU_MEMORYTYPE_HOST,
 			SrcXInBytes: x, SrcY: 1, SrcZ: 1,
 			DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstDevice: cuda.CUdeviceptr(h.memory[0]), WidthInBytes: 64, Height: 1,
 			Depth: 1}}
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&params.U)), unsafe.Sizeof(params.U)), bytesOf(box))
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&params.U)), unsafe.Sizeof(params.U)), bytesOf(wanted))
 		p := wire.GraphNode{Graph: h.handles["CUgraph"][0], Node: h.slot("CUgraphNode"), Flags: 1 | 4, Host: 1}
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&p.Params)), unsafe.Sizeof(p.Params)), bytesOf(params))
 		h.must(wire.OpGraphNode, wire.Bytes(&p))
 		node := h.handles["CUgraphNode"][len(h.handles["CUgraphNode"])-1]
 		reply := h.must(wire.OpGraphNodeGet,
 			wire.Bytes(&wire.GraphNodeGet{Node: node, Type: uint32(cuda.CU_GRAPH_NODE_TYPE_MEMCPY)}))
-		got := *(*cuda.CUDA_MEMCPY3D)(unsafe.Pointer(&reply[16+unsafe.Offsetof(box.CopyParams)]))
+		got := *(*cuda.CUDA_MEMCPY3D)(unsafe.Pointer(&reply[16+unsafe.Offsetof(wanted.CopyParams)]))
 		if got.SrcXInBytes != 0 || got.SrcY != 0 || got.SrcZ != 0 {
 			t.Errorf("an offset of %#x reached the driver: %+v", x, got)
 		}

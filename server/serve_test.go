@@ -23,7 +23,7 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-func TestSessionsSideBySide(t *testing.T) {
+func TestSessionsTogether(t *testing.T) {
 	s := serve(t, nil)
 	a, b := s.open(transport.KindCUDA), s.open(transport.KindCUDA)
 	if a.welcome.GPU != "sim" || len(a.welcome.Devices) != 1 || a.welcome.DriverVersion == 0 ||
@@ -156,7 +156,7 @@ func TestOtherReleases(t *testing.T) {
 	}
 }
 
-func TestSideConnection(t *testing.T) {
+func TestCallbackConnection(t *testing.T) {
 	s := serve(t, nil)
 	l := s.open(transport.KindCUDA)
 	h := hello(transport.KindCallback)
@@ -165,14 +165,14 @@ func TestSideConnection(t *testing.T) {
 		t.Fatalf("wrong secret: %v", err)
 	}
 	h.Secret = l.welcome.Secret
-	side, err := s.dial(h)
+	callback, err := s.dial(h)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := side.conn.Write(transport.MessageHeader{Type: transport.MsgPing, Seq: 9}.Append(nil)); err != nil {
+	if _, err := callback.conn.Write(transport.MessageHeader{Type: transport.MsgPing, Seq: 9}.Append(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if m, _, err := side.message(); err != nil || m.Type != transport.MsgPong || m.Seq != 9 {
+	if m, _, err := callback.message(); err != nil || m.Type != transport.MsgPong || m.Seq != 9 {
 		t.Fatalf("ping over the callback connection: %+v %v", m, err)
 	}
 }

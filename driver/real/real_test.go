@@ -179,10 +179,10 @@ func TestArguments(t *testing.T) {
 	maps := make([]cuda.CUtensorMap, 3)
 	raw := unsafe.Slice((*uint64)(unsafe.Pointer(&maps[0])), 48)
 	for _, at := range []int{0, 1, 8} {
-		dim, strides, box, steps := [2]cuda.Cuuint64{0, 11}, [1]cuda.Cuuint64{12}, [2]cuda.Cuuint32{13},
+		dim, strides, extent, steps := [2]cuda.Cuuint64{0, 11}, [1]cuda.Cuuint64{12}, [2]cuda.Cuuint32{13},
 			[2]cuda.Cuuint32{0, 14}
 		r := g.Call(cuda.OpCuTensorMapEncodeTiled, &cuda.Words{address(&raw[at]), 1, 2, 0x1000, address(&dim[0]),
-			address(&strides[0]), address(&box[0]), address(&steps[0]), 5, 6, 7, 8})
+			address(&strides[0]), address(&extent[0]), address(&steps[0]), 5, 6, 7, 8})
 		if r != cuda.CUDA_SUCCESS || raw[at] != 0xabababababababab || raw[at+15] != 0xabababababababab {
 			t.Errorf("tensor map at word %d: %v, %#x", at, r, raw[at])
 		}

@@ -31,7 +31,7 @@ func (f *fuzzer) trySession(ctx context.Context, c *trial) {
 	case 1, 2:
 		b = b[:c.rnd.IntN(len(b)+1)]
 	}
-	p := &played{recording: r, stream: b, side: c.rnd.IntN(2) == 0, wrong: c.rnd.IntN(3) == 0,
+	p := &played{recording: r, stream: b, callback: c.rnd.IntN(2) == 0, wrong: c.rnd.IntN(3) == 0,
 		idle: 300 * time.Millisecond}
 	if len(r.Chunks) > 0 && c.rnd.IntN(4) != 0 {
 		p.chunks, p.conns, p.claimed = r.chunks(moved, c.rnd), 1+c.rnd.IntN(3), 0
@@ -39,7 +39,7 @@ func (f *fuzzer) trySession(ctx context.Context, c *trial) {
 			p.claimed = int(int32(odd(c.rnd)))
 		}
 	}
-	c.says(b, "a session of %s, callback connection %v, %d bulk connections", r.Program, p.side, p.conns)
+	c.says(b, "a session of %s, callback connection %v, %d bulk connections", r.Program, p.callback, p.conns)
 	n, err := c.play(ctx, p)
 	c.kind.answers.Add(int64(n))
 	switch {
@@ -55,14 +55,14 @@ func (f *fuzzer) trySession(ctx context.Context, c *trial) {
 // played is a session as it is sent.
 type played struct {
 	*recording
-	stream  []byte
-	side    bool // with a callback connection
-	wrong   bool // whose answers are wrong now and then
-	chunks  [][]byte
-	conns   int           // bulk connections
-	claimed int           // how many there are said to be; 0: conns
-	idle    time.Duration // after the last message, until the end
-	enough  int           // messages, after which the end comes at once; 0: never
+	stream   []byte
+	callback bool // with a callback connection
+	wrong    bool // whose answers are wrong now and then
+	chunks   [][]byte
+	conns    int           // bulk connections
+	claimed  int           // how many there are said to be; 0: conns
+	idle     time.Duration // after the last message, until the end
+	enough   int           // messages, after which the end comes at once; 0: never
 }
 
 var errRefused = errors.New("refused")
@@ -109,9 +109,9 @@ func (c *trial) play(ctx context.Context, p *played) (messages int, err error) {
 			then(x)
 		})
 	}
-	if p.side {
+	if p.callback {
 		rnd := rand.New(rand.NewPCG(c.rnd.Uint64(), 1))
-		further(transport.KindCallback, 0, 0, func(x net.Conn) { answerSide(x, rnd, p.wrong) })
+		further(transport.KindCallback, 0, 0, func(x net.Conn) { answerCallback(x, rnd, p.wrong) })
 	}
 	for i := range p.conns {
 		var mine []byte
@@ -175,7 +175,7 @@ func (f *fuzzer) sound(ctx context.Context) error {
 func (f *fuzzer) soundOne(ctx context.Context, r *recording) error {
 	c := &trial{fuzzer: f, kind: &kind{name: "sound"}, rnd: rand.New(rand.NewPCG(1, 1))}
 	commands, moved := r.commands(c.rnd, 0)
-	p := &played{recording: r, stream: stream(commands), side: true, idle: time.Minute, enough: r.Answers / 2}
+	p := &played{recording: r, stream: stream(commands), callback: true, idle: time.Minute, enough: r.Answers / 2}
 	if len(r.Chunks) > 0 {
 		p.chunks, p.conns = r.chunks(moved, nil), 1
 	}
@@ -226,9 +226,9 @@ func (r *recording) chunks(moved map[uint64]uint64, rnd *rand.Rand) [][]byte {
 	return list
 }
 
-// answerSide answers what the server asks on a callback connection: where wrong is said, mostly rightly, so that
+// answerCallback answers what the server asks on a callback connection: where wrong is said, mostly rightly, so that
 // sessions go on.
-func answerSide(c net.Conn, rnd *rand.Rand, wrong bool) {
+func answerCallback(c net.Conn, rnd *rand.Rand, wrong bool) {
 	var head [transport.MessageHeaderSize]byte
 	flush := uint64(0)
 	for {

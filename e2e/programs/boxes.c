@@ -11,7 +11,7 @@ typedef struct { size_t x, y, z, pitch, height; } At;
 
 static size_t place(At a, size_t y, size_t z) { return (a.z + z) * a.pitch * a.height + (a.y + y) * a.pitch + a.x; }
 
-static CUDA_MEMCPY3D box(size_t width, size_t height, size_t depth) {
+static CUDA_MEMCPY3D copy3d(size_t width, size_t height, size_t depth) {
   CUDA_MEMCPY3D c;
   memset(&c, 0, sizeof c);
   c.WidthInBytes = width;
@@ -74,7 +74,7 @@ static void trip(size_t w, size_t h, size_t d, At a, At b, At e, At f, unsigned 
   memset(dst, 0xEE, reach + 64);
   CK(cuMemsetD8(dev, 0x11, place(b, h - 1, d - 1) + w + 64));
   CK(cuCtxSynchronize());
-  CUDA_MEMCPY3D up = box(w, h, d), over = box(w, h, d), down = box(w, h, d);
+  CUDA_MEMCPY3D up = copy3d(w, h, d), over = copy3d(w, h, d), down = copy3d(w, h, d);
   from_host(&up, src, a, unified);
   to_device(&up, dev, b);
   from_device(&over, dev, b);
@@ -123,7 +123,8 @@ static void order(void) {
   At gaps = {5, 1, 0, 300, 40}, tight = {0, 0, 0, 200, 30};
   for (int round = 0; round < 20; round++) {
     fill(pin, 20000, round);
-    CUDA_MEMCPY3D up = box(200, 30, 1), down = box(200, 30, 1), again = box(200, 30, 1), last = box(200, 30, 1);
+    CUDA_MEMCPY3D up = copy3d(200, 30, 1), down = copy3d(200, 30, 1),
+                  again = copy3d(200, 30, 1), last = copy3d(200, 30, 1);
     from_host(&up, pin, gaps, 0), to_device(&up, dev, tight);
     from_device(&down, dev, tight), to_host(&down, pin2, gaps, 0);
     from_host(&again, pin2, gaps, 0), to_device(&again, dev2, gaps);
@@ -141,7 +142,7 @@ static void order(void) {
 
 static void captured(void) {
   At gaps = {5, 1, 0, 3000, 40}, tight = {0, 0, 0, 2000, 30};
-  CUDA_MEMCPY3D up = box(2000, 30, 2), down = box(2000, 30, 2);
+  CUDA_MEMCPY3D up = copy3d(2000, 30, 2), down = copy3d(2000, 30, 2);
   from_host(&up, pin, gaps, 0), to_device(&up, dev, tight);
   from_device(&down, dev, tight), to_host(&down, pin2, gaps, 0);
   CUgraph g;
@@ -173,13 +174,13 @@ static void peers(void) {
   At gaps = {8, 2, 1, 160, 20}, tight = {0, 0, 0, 100, 10};
   fill(host, 40000, 3);
   memset(back, 0, 40000);
-  CUDA_MEMCPY3D up = box(100, 10, 3);
+  CUDA_MEMCPY3D up = copy3d(100, 10, 3);
   from_host(&up, host, gaps, 0), to_device(&up, dev, tight);
   memcpy(&c, &up, sizeof c);
   c.dstContext = context;
   CK(cuMemcpy3DPeer(&c));
   CK(cuCtxSynchronize()); // s is not ordered behind it
-  CUDA_MEMCPY3D down = box(100, 10, 3);
+  CUDA_MEMCPY3D down = copy3d(100, 10, 3);
   from_device(&down, dev, tight), to_host(&down, back, gaps, 0);
   memcpy(&c, &down, sizeof c);
   c.srcContext = context;
@@ -201,7 +202,7 @@ static void peers(void) {
 static void within_the_host(void) {
   At gaps = {8, 2, 0, 160, 20}, tight = {0, 0, 0, 100, 10};
   fill(pin, 8000, 9);
-  CUDA_MEMCPY3D c = box(100, 10, 1);
+  CUDA_MEMCPY3D c = copy3d(100, 10, 1);
   from_host(&c, pin, gaps, 0), to_host(&c, pin2, tight, 0);
   CK(cuMemcpy3D(&c));
   for (size_t y = 0; y < 10; y++)

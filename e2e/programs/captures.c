@@ -150,23 +150,23 @@ static void two(void) {
 
 // A stream that joined, and is not joined again.
 static void forked(void) {
-  CUstream side;
+  CUstream other;
   CUgraph g = NULL;
   CUstreamCaptureStatus status;
-  CK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+  CK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
   CK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_RELAXED));
   CK(launch(s));
   CK(cuEventRecord(e, s));
-  CK(cuStreamWaitEvent(side, e, 0));
-  CK(launch(side));
-  CK(cuStreamIsCapturing(side, &status));
+  CK(cuStreamWaitEvent(other, e, 0));
+  CK(launch(other));
+  CK(cuStreamIsCapturing(other, &status));
   CUresult end = cuStreamEndCapture(s, &g);
   printf("unjoined: status %d, end %d %s\n", status, end, g ? "graph" : "none");
-  CK(cuStreamIsCapturing(side, &status));
+  CK(cuStreamIsCapturing(other, &status));
   CUresult query = cuEventQuery(e);
-  printf("afterwards: status %d, query %d, launches %d %d\n", status, query, launch(side), launch(legacy));
+  printf("afterwards: status %d, query %d, launches %d %d\n", status, query, launch(other), launch(legacy));
   CK(cuCtxSynchronize());
-  CK(cuStreamDestroy(side));
+  CK(cuStreamDestroy(other));
 }
 
 // The program's own accesses to unified memory are no calls: no capture forbids them, nor does one that begins behind

@@ -41,16 +41,16 @@ static void all(const char *what, CUmodule m) {
   down(&total, d_c, 4);
   CHECK(total == sum, "%s: warp_sum %d, not %d", what, total, sum);
 
-  int side = 70;
-  up(d_a, a, side * side * 4);
-  up(d_b, b, side * side * 4);
-  CK(cuLaunchKernel(function(m, "matmul_tiled"), 5, 5, 1, 16, 16, 1, 0, 0, ARGS(&d_a, &d_b, &d_c, &side), NULL));
-  down(c, d_c, side * side * 4);
-  for (int i = 0; i < side; i++)
-    for (int j = 0; j < side; j++) {
+  int edge = 70;
+  up(d_a, a, edge * edge * 4);
+  up(d_b, b, edge * edge * 4);
+  CK(cuLaunchKernel(function(m, "matmul_tiled"), 5, 5, 1, 16, 16, 1, 0, 0, ARGS(&d_a, &d_b, &d_c, &edge), NULL));
+  down(c, d_c, edge * edge * 4);
+  for (int i = 0; i < edge; i++)
+    for (int j = 0; j < edge; j++) {
       float v = 0;
-      for (int k = 0; k < side; k++) v = fmaf(a[i * side + k], b[k * side + j], v);
-      CHECK(c[i * side + j] == v, "%s: matmul[%d,%d] = %g, not %g", what, i, j, c[i * side + j], v);
+      for (int k = 0; k < edge; k++) v = fmaf(a[i * edge + k], b[k * edge + j], v);
+      CHECK(c[i * edge + j] == v, "%s: matmul[%d,%d] = %g, not %g", what, i, j, c[i * edge + j], v);
     }
 
   unsigned char *bytes = (unsigned char *)c;

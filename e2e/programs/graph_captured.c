@@ -105,14 +105,14 @@ int main(int argc, char **argv) {
   CK(cuGraphDestroy(g));
   printf("captured download: right\n");
 
-  CUDA_MEMCPY2D box = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = up, .srcPitch = N,
+  CUDA_MEMCPY2D copy = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = up, .srcPitch = N,
                        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = d, .dstPitch = 50, .WidthInBytes = 50,
                        .Height = ROWS};
   CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = d, .srcPitch = 50,
                         .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = down, .dstPitch = N, .WidthInBytes = 50,
                         .Height = ROWS};
   CK(cuStreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-  CK(cuMemcpy2DAsync(&box, s));
+  CK(cuMemcpy2DAsync(&copy, s));
   CK(cuMemcpy2DAsync(&back, s));
   CK(cuMemcpyAsync((CUdeviceptr)other, (CUdeviceptr)down, N, s));
   CK(cuStreamEndCapture(s, &g));

@@ -103,9 +103,9 @@ static void by_hand(void) {
   CHECK(*(float *)got.kernelParams[0] == 2 && *(CUdeviceptr *)got.kernelParams[1] == a &&
         *(CUdeviceptr *)got.kernelParams[2] == b &&
             *(int *)got.kernelParams[3] == N, "arguments of the kernel");
-  CUDA_MEMCPY3D box;
-  CK(cuGraphMemcpyNodeGetParams(up, &box));
-  CHECK(box.srcMemoryType == CU_MEMORYTYPE_HOST && box.srcHost == in && box.WidthInBytes == N * 4,
+  CUDA_MEMCPY3D found;
+  CK(cuGraphMemcpyNodeGetParams(up, &found));
+  CHECK(found.srcMemoryType == CU_MEMORYTYPE_HOST && found.srcHost == in && found.WidthInBytes == N * 4,
         "parameters of the copy");
   CUDA_HOST_NODE_PARAMS f;
   CK(cuGraphHostNodeGetParams(host, &f));
@@ -159,10 +159,10 @@ static void by_hand(void) {
   // A clone does the same; nodes find theirs in it.
   CUgraph clone;
   CUgraphExec second;
-  CUgraphNode twin;
+  CUgraphNode copied;
   CK(cuGraphClone(&clone, graph));
-  CK(cuGraphNodeFindInClone(&twin, mul, clone));
-  CK(cuGraphKernelNodeGetParams(twin, &got));
+  CK(cuGraphNodeFindInClone(&copied, mul, clone));
+  CK(cuGraphKernelNodeGetParams(copied, &got));
   CHECK(got.func == saxpy && *(float *)got.kernelParams[0] == 3, "the clone's kernel");
   CK(cuGraphInstantiateWithFlags(&second, clone, 0));
   launch(second, s, 4, 1, in);
@@ -336,13 +336,13 @@ static void host_ends(void) {
   CUDA_HOST_NODE_PARAMS function = {add_to, &here}, got;
   size_t n = 8;
   CK(cuGraphCreate(&graph, 0));
-  CUDA_MEMCPY3D copy = flat(CU_MEMORYTYPE_HOST, from, 0, CU_MEMORYTYPE_HOST, between, 0, 64), box;
+  CUDA_MEMCPY3D copy = flat(CU_MEMORYTYPE_HOST, from, 0, CU_MEMORYTYPE_HOST, between, 0, 64), moved;
   CK(cuGraphAddMemcpyNode(&move, graph, NULL, 0, &copy, context));
   CK(cuGraphAddHostNode(&host, graph, &move, 1, &function));
   CK(cuGraphNodeGetType(move, &type));
   CHECK(type == CU_GRAPH_NODE_TYPE_MEMCPY, "the copy has type %d", (int)type);
-  CK(cuGraphMemcpyNodeGetParams(move, &box));
-  CHECK(box.WidthInBytes == 64 && box.Height == 1, "the copy's box");
+  CK(cuGraphMemcpyNodeGetParams(move, &moved));
+  CHECK(moved.WidthInBytes == 64 && moved.Height == 1, "the copy's box");
   CK(cuGraphInstantiateWithFlags(&exec, graph, 0));
   CK(cuGraphLaunch(exec, s));
   CK(cuStreamSynchronize(s));

@@ -148,17 +148,17 @@ static void copies(void) { // between unified memory and the plain memory of eit
       CK(cuStreamSynchronize(stream[!d]));
       compare(m, N, model[which], "there and back");
       m[N - 1]++;
-      CUDA_MEMCPY3D_PEER box;
-      memset(&box, 0, sizeof box);
-      box.srcMemoryType = CU_MEMORYTYPE_DEVICE, box.srcDevice = dev(m), box.srcContext = on[which], box.srcPitch = 1024,
-          box.srcHeight = N / 1024;
-      box.dstMemoryType = CU_MEMORYTYPE_DEVICE, box.dstDevice = plain, box.dstContext = on[d], box.dstPitch = 1024,
-          box.dstHeight = N / 1024;
-      box.WidthInBytes = 1024, box.Height = N / 1024, box.Depth = 1;
-      CK(cuMemcpy3DPeer(&box));
+      CUDA_MEMCPY3D_PEER copy;
+      memset(&copy, 0, sizeof copy);
+      copy.srcMemoryType = CU_MEMORYTYPE_DEVICE, copy.srcDevice = dev(m), copy.srcContext = on[which],
+          copy.srcPitch = 1024, copy.srcHeight = N / 1024;
+      copy.dstMemoryType = CU_MEMORYTYPE_DEVICE, copy.dstDevice = plain, copy.dstContext = on[d], copy.dstPitch = 1024,
+          copy.dstHeight = N / 1024;
+      copy.WidthInBytes = 1024, copy.Height = N / 1024, copy.Depth = 1;
+      CK(cuMemcpy3DPeer(&copy));
       unsigned char last[2];
       CK(cuMemcpyDtoH(last, plain + N - 2, 2));
-      CHECK(last[0] == model[which] && last[1] == model[which] + 1, "a box: %d %d", last[0], last[1]);
+      CHECK(last[0] == model[which] && last[1] == model[which] + 1, "a copy: %d %d", last[0], last[1]);
       m[N - 1]--;
       CK(cuMemFree(plain));
     }

@@ -84,8 +84,8 @@ static void from_array_host_async(void) {
 
 // ---- boxes: the range's side is called device memory, host memory or is to be found out; the other side is device
 // memory, host memory or an array
-enum side { AS_DEVICE = CU_MEMORYTYPE_DEVICE, AS_HOST = CU_MEMORYTYPE_HOST, AS_ANY = CU_MEMORYTYPE_UNIFIED };
-static CUDA_MEMCPY2D flat(enum side as, int to, int with_host) {
+enum named { AS_DEVICE = CU_MEMORYTYPE_DEVICE, AS_HOST = CU_MEMORYTYPE_HOST, AS_ANY = CU_MEMORYTYPE_UNIFIED };
+static CUDA_MEMCPY2D flat(enum named as, int to, int with_host) {
   CUDA_MEMCPY2D c = {0};
   c.WidthInBytes = WIDTH, c.Height = ROWS;
   c.srcPitch = c.dstPitch = PITCH;
@@ -113,7 +113,7 @@ FLAT(from_unaligned, cuMemcpy2DUnaligned(&c), AS_DEVICE, 0, 1)
 FLAT(to_flat_async, cuMemcpy2DAsync(&c, stream), AS_ANY, 1, 1)
 FLAT(from_flat_async, cuMemcpy2DAsync(&c, stream), AS_HOST, 0, 0)
 
-static CUDA_MEMCPY3D deep(enum side as, int to, int with_host) {
+static CUDA_MEMCPY3D deep(enum named as, int to, int with_host) {
   CUDA_MEMCPY2D f = flat(as, to, with_host);
   CUDA_MEMCPY3D c = {0};
   c.WidthInBytes = WIDTH, c.Height = ROWS / 2, c.Depth = 2;

@@ -37,18 +37,18 @@ int main(int argc, char **argv) {
   CK(cuStreamSynchronize(s));
   CK(cuMemcpyDtoH(got, c, N));
   for (int i = 0; i < N; i++) CHECK(got[i] == (i < N / 2 ? 7 : data[i]), "byte %d through both GPUs", i);
-  CUDA_MEMCPY3D_PEER box;
-  memset(&box, 0, sizeof box);
-  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  box.srcDevice = c, box.srcContext = other, box.srcPitch = 512, box.srcHeight = 8;
-  box.dstDevice = a, box.dstContext = context, box.dstPitch = 256, box.dstHeight = 8;
-  box.WidthInBytes = 200, box.Height = 8, box.Depth = 4;
-  CK(cuMemcpy3DPeer(&box));
+  CUDA_MEMCPY3D_PEER copy;
+  memset(&copy, 0, sizeof copy);
+  copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = c, copy.srcContext = other, copy.srcPitch = 512, copy.srcHeight = 8;
+  copy.dstDevice = a, copy.dstContext = context, copy.dstPitch = 256, copy.dstHeight = 8;
+  copy.WidthInBytes = 200, copy.Height = 8, copy.Depth = 4;
+  CK(cuMemcpy3DPeer(&copy));
   CK(cuCtxSetCurrent(context));
   unsigned char *rows = malloc(N);
   CK(cuMemcpyDtoH(rows, a, 256 * 32));
   for (int row = 0; row < 32; row++)
-    CHECK(!memcmp(rows + row * 256, got + row * 512, 200), "row %d of a box between GPUs", row);
+    CHECK(!memcmp(rows + row * 256, got + row * 512, 200), "row %d of a copy between GPUs", row);
   if (can) {
     CK(cuCtxEnablePeerAccess(other, 0));
     SHOW(cuCtxEnablePeerAccess(other, 0));

@@ -47,10 +47,10 @@ static void first(pid_t child, size_t size) {
   CUmemAllocationProp prop = shareable();
   CUmemGenericAllocationHandle mem, again;
   CK(cuMemCreate(&mem, size, &prop, 0));
-  int fd = -1, twin = -1;
+  int fd = -1, second = -1;
   CK(cuMemExportToShareableHandle(&fd, mem, POSIX, 0));
-  CK(cuMemExportToShareableHandle(&twin, mem, POSIX, 0));
-  CHECK(fd >= 0 && twin >= 0 && fd != twin, "descriptors %d, %d", fd, twin);
+  CK(cuMemExportToShareableHandle(&second, mem, POSIX, 0));
+  CHECK(fd >= 0 && second >= 0 && fd != second, "descriptors %d, %d", fd, second);
   CUdeviceptr va = map(mem, size);
   unsigned char *data = malloc(size), *got = malloc(size);
   fill(data, size, 11);
@@ -62,13 +62,13 @@ static void first(pid_t child, size_t size) {
   CK(cuMemcpyDtoH(got, va, size));
   CHECK(!memcmp(got, data, size), "what the second process wrote");
 
-  CK(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)twin, POSIX)); // in the process that exported it
+  CK(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)second, POSIX)); // in the process that exported it
   CUdeviceptr other = map(again, size);
   CK(cuMemcpyDtoH(got, other, size));
   CHECK(!memcmp(got, data, size), "a second mapping of the same memory");
   unmap(other, size);
   CK(cuMemRelease(again));
-  close(twin);
+  close(second);
   unmap(va, size);
   CK(cuMemRelease(mem));
   turn(); // the second process still has it

@@ -104,7 +104,7 @@ T(batchop) {
   p.writeValue.value = 9;
   DO(cuStreamBatchMemOp_v2(st, 1, &p, 0));
 }
-static void box2d(int down, CUmemorytype t) {
+static void copy2d(int down, CUmemorytype t) {
   CUDA_MEMCPY2D b;
   memset(&b, 0, sizeof b);
   b.WidthInBytes = 64;
@@ -122,11 +122,11 @@ static void box2d(int down, CUmemorytype t) {
   }
   DO(cuMemcpy2D_v2(&b));
 }
-T(box2d_unified_from) { box2d(0, CU_MEMORYTYPE_UNIFIED); }
-T(box2d_unified_to) { box2d(1, CU_MEMORYTYPE_UNIFIED); }
-T(box2d_device_from) { box2d(0, CU_MEMORYTYPE_DEVICE); }
-T(box2d_device_to) { box2d(1, CU_MEMORYTYPE_DEVICE); }
-static void box3d(int down, CUmemorytype t, int peer, int async) {
+T(copy2d_unified_from) { copy2d(0, CU_MEMORYTYPE_UNIFIED); }
+T(copy2d_unified_to) { copy2d(1, CU_MEMORYTYPE_UNIFIED); }
+T(copy2d_device_from) { copy2d(0, CU_MEMORYTYPE_DEVICE); }
+T(copy2d_device_to) { copy2d(1, CU_MEMORYTYPE_DEVICE); }
+static void copy3d(int down, CUmemorytype t, int peer, int async) {
   CUDA_MEMCPY3D_PEER b;
   memset(&b, 0, sizeof b);
   b.WidthInBytes = 64;
@@ -150,16 +150,16 @@ static void box3d(int down, CUmemorytype t, int peer, int async) {
   else
     DO(async ? cuMemcpy3DAsync_v2((void *)&b, st) : cuMemcpy3D_v2((void *)&b));
 }
-T(box3d_unified_from) { box3d(0, CU_MEMORYTYPE_UNIFIED, 0, 0); }
-T(box3d_unified_to) { box3d(1, CU_MEMORYTYPE_UNIFIED, 0, 0); }
-T(box3d_async_unified_to) { box3d(1, CU_MEMORYTYPE_UNIFIED, 0, 1); }
-T(box3d_device_from) { box3d(0, CU_MEMORYTYPE_DEVICE, 0, 0); }
-T(box3d_device_to) { box3d(1, CU_MEMORYTYPE_DEVICE, 0, 0); }
-T(box3d_async_device_to) { box3d(1, CU_MEMORYTYPE_DEVICE, 0, 1); }
-T(peer3d_unified_from) { box3d(0, CU_MEMORYTYPE_UNIFIED, 1, 0); }
-T(peer3d_async_unified_to) { box3d(1, CU_MEMORYTYPE_UNIFIED, 1, 1); }
-T(peer3d_device_from) { box3d(0, CU_MEMORYTYPE_DEVICE, 1, 0); }
-T(peer3d_async_device_to) { box3d(1, CU_MEMORYTYPE_DEVICE, 1, 1); }
+T(copy3d_unified_from) { copy3d(0, CU_MEMORYTYPE_UNIFIED, 0, 0); }
+T(copy3d_unified_to) { copy3d(1, CU_MEMORYTYPE_UNIFIED, 0, 0); }
+T(copy3d_async_unified_to) { copy3d(1, CU_MEMORYTYPE_UNIFIED, 0, 1); }
+T(copy3d_device_from) { copy3d(0, CU_MEMORYTYPE_DEVICE, 0, 0); }
+T(copy3d_device_to) { copy3d(1, CU_MEMORYTYPE_DEVICE, 0, 0); }
+T(copy3d_async_device_to) { copy3d(1, CU_MEMORYTYPE_DEVICE, 0, 1); }
+T(peer3d_unified_from) { copy3d(0, CU_MEMORYTYPE_UNIFIED, 1, 0); }
+T(peer3d_async_unified_to) { copy3d(1, CU_MEMORYTYPE_UNIFIED, 1, 1); }
+T(peer3d_device_from) { copy3d(0, CU_MEMORYTYPE_DEVICE, 1, 0); }
+T(peer3d_async_device_to) { copy3d(1, CU_MEMORYTYPE_DEVICE, 1, 1); }
 static void unified_is_device(CUmemorytype t) { // does UNIFIED with device memory equal DEVICE in offsets and pitch?
   CUDA_MEMCPY2D b;
   memset(&b, 0, sizeof b);
@@ -302,8 +302,8 @@ struct test {
 #define E3(n) E(n##_small), E(n##_host), E(n##_wild)
 static struct test tests[] = {E(null_event_attr),
                               E(null_event_attr2),
-                              E(box3d_reserved),
-                              E(box3d_stale),
+                              E(copy3d_reserved),
+                              E(copy3d_stale),
                               E(node_unified_type),
                               E(edge_dtod_to),
                               E(edge_dtod_from),
@@ -312,10 +312,10 @@ static struct test tests[] = {E(null_event_attr),
                               E(edge_htod),
                               E(edge_htod_big),
                               E(edge_dtoh),
-                              E(edge_box),
-                              E(edge_box_unified),
-                              E(edge_box_offset),
-                              E(edge_box_offset_unified),
+                              E(edge_copy3d),
+                              E(edge_copy3d_unified),
+                              E(edge_copy3d_offset),
+                              E(edge_copy3d_offset_unified),
                               E(edge_before_unified),
                               E(edge_batch),
                               E(edge_peer),
@@ -346,16 +346,16 @@ static struct test tests[] = {E(null_event_attr),
                               E(write64),
                               E(wait32),
                               E(batchop),
-                              E(box2d_unified_from),
-                              E(box2d_unified_to),
-                              E(box2d_device_from),
-                              E(box2d_device_to),
-                              E(box3d_unified_from),
-                              E(box3d_unified_to),
-                              E(box3d_async_unified_to),
-                              E(box3d_device_from),
-                              E(box3d_device_to),
-                              E(box3d_async_device_to),
+                              E(copy2d_unified_from),
+                              E(copy2d_unified_to),
+                              E(copy2d_device_from),
+                              E(copy2d_device_to),
+                              E(copy3d_unified_from),
+                              E(copy3d_unified_to),
+                              E(copy3d_async_unified_to),
+                              E(copy3d_device_from),
+                              E(copy3d_device_to),
+                              E(copy3d_async_device_to),
                               E(peer3d_unified_from),
                               E(peer3d_async_unified_to),
                               E(peer3d_device_from),
@@ -424,7 +424,7 @@ static struct test tests[] = {E(null_event_attr),
                               E(null_arraycreate),
                               E(null_memcreate),
                               E(null_poolcreate),
-                              E(null_boxcopy),
+                              E(null_copy2d),
                               E(image_elf_many),
                               E(image_elf_far),
                               E(image_elf_wild),

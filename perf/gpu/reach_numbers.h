@@ -316,7 +316,7 @@ T(null_poolcreate) {
   CUmemoryPool h;
   DO(cuMemPoolCreate(&h, 0));
 }
-T(null_boxcopy) { DO(cuMemcpy2D_v2(0)); }
+T(null_copy2d) { DO(cuMemcpy2D_v2(0)); }
 // images whose headers lie
 static void image(int which) {
   unsigned char *m = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -421,7 +421,7 @@ EDGE(dtoh, ({
          printf("edge_dtoh READ-HOST\n");
        q;
      }))
-EDGE(box, ({
+EDGE(copy3d, ({
        CUDA_MEMCPY2D b;
        memset(&b, 0, sizeof b);
        b.WidthInBytes = 64;
@@ -433,7 +433,7 @@ EDGE(box, ({
        b.dstDevice = edge - 64;
        cuMemcpy2D_v2(&b);
      }))
-EDGE(box_unified, ({
+EDGE(copy3d_unified, ({
        CUDA_MEMCPY2D b;
        memset(&b, 0, sizeof b);
        b.WidthInBytes = 64;
@@ -445,7 +445,7 @@ EDGE(box_unified, ({
        b.dstDevice = edge - 64;
        cuMemcpy2D_v2(&b);
      }))
-EDGE(box_offset, ({
+EDGE(copy3d_offset, ({
        CUDA_MEMCPY2D b;
        memset(&b, 0, sizeof b);
        b.WidthInBytes = 64;
@@ -459,7 +459,7 @@ EDGE(box_offset, ({
        b.dstY = 20;
        cuMemcpy2D_v2(&b);
      }))
-EDGE(box_offset_unified, ({
+EDGE(copy3d_offset_unified, ({
        CUDA_MEMCPY2D b;
        memset(&b, 0, sizeof b);
        b.WidthInBytes = 64;
@@ -504,7 +504,7 @@ T(null_event_attr2) {
   CUresult r = LAUNCHATTR(CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT, launchCompletionEvent.event, 0);
   snprintf(note, sizeof note, "call %d", r);
 }
-T(box3d_reserved) {
+T(copy3d_reserved) {
   CUDA_MEMCPY3D b;
   memset(&b, 0, sizeof b);
   b.WidthInBytes = 64;
@@ -518,7 +518,7 @@ T(box3d_reserved) {
   b.reserved1 = (void *)8;
   snprintf(note, sizeof note, "call %d %d", r, cuMemcpy3D_v2(&b));
 }
-T(box3d_stale) {
+T(copy3d_stale) {
   CUDA_MEMCPY3D b;
   memset(&b, 0, sizeof b);
   b.WidthInBytes = 64;

@@ -150,7 +150,7 @@ func (d *driver) CuTexObjectCreate(
 
 func (d *driver) CuTensorMapEncodeTiled(
 	m *cuda.CUtensorMap, _ cuda.CUtensorMapDataType, rank cuda.Cuuint32, address unsafe.Pointer, dim *cuda.Cuuint64,
-	strides *cuda.Cuuint64, box *cuda.Cuuint32, steps *cuda.Cuuint32, _ cuda.CUtensorMapInterleave,
+	strides *cuda.Cuuint64, extent *cuda.Cuuint32, steps *cuda.Cuuint32, _ cuda.CUtensorMapInterleave,
 	_ cuda.CUtensorMapSwizzle, _ cuda.CUtensorMapL2promotion, fill cuda.CUtensorMapFloatOOBfill,
 ) cuda.CUresult {
 	m.Opaque[15] = 5
@@ -304,7 +304,7 @@ func TestCall(t *testing.T) {
 		h, d := session(t), &driver{result: c.driver}
 		w := codec.NewWriter(aligned(4096))
 		if c.op == cuda.OpCuTensorMapEncodeTiled {
-			// box and steps are arrays of two 32-bit values each: one word
+			// extent and steps are arrays of two 32-bit values each: one word
 			c.payload = words(1, 7, 2, 0xd000, 2, 8, 9, 1, 64, 2, 1<<32|1, 2, 1<<32|1, 0, 0, 0, 3)
 		}
 		r, err := Call(c.op, c.perThread, d, h, read(c.payload), w)
@@ -323,9 +323,9 @@ func TestHostMemoryIsNotTaken(t *testing.T) {
 		plain := cuda.CUDA_MEMCPY2D{SrcMemoryType: cuda.CU_MEMORYTYPE_DEVICE, DstMemoryType: cuda.CU_MEMORYTYPE_DEVICE}
 		from, to := plain, plain
 		from.SrcMemoryType, to.DstMemoryType = kind, kind
-		for _, box := range []cuda.CUDA_MEMCPY2D{from, to} {
+		for _, desc := range []cuda.CUDA_MEMCPY2D{from, to} {
 			d := &driver{}
-			_, err := Call(cuda.OpCuMemcpy2D_v2, false, d, session(t), read(join(words(1), asBytes(box))),
+			_, err := Call(cuda.OpCuMemcpy2D_v2, false, d, session(t), read(join(words(1), asBytes(desc))),
 				codec.NewWriter(aligned(64)))
 			if !errors.Is(err, codec.ErrMalformed) || len(d.calls) != 0 {
 				t.Errorf("%v: %v, calls %q", kind, err, d.calls)

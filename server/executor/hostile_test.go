@@ -251,7 +251,7 @@ func TestSlowReader(t *testing.T) {
 	c.must(cuda.OpCuCtxSynchronize, nil)
 }
 
-func TestSideConnectionIsNeeded(t *testing.T) {
+func TestCallbackConnectionIsNeeded(t *testing.T) {
 	c := connect(t)
 	c.hostFunc(0, 1, func() {})
 	c.session.callback.fail(errCallbackClosed)

@@ -65,7 +65,7 @@ func server(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	side := make(chan *net.TCPConn, 1)
+	callback := make(chan *net.TCPConn, 1)
 	serve := func(c *net.TCPConn) {
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
@@ -83,11 +83,11 @@ func server(t *testing.T) string {
 			return
 		}
 		if hello.Kind == transport.KindCallback {
-			side <- c
+			callback <- c
 			_, _ = io.Copy(io.Discard, blocker{c, t.Context()})
 			return
 		}
-		commands(c, side)
+		commands(c, callback)
 	}
 	wg.Go(func() {
 		for {
@@ -110,7 +110,7 @@ type blocker struct {
 
 func (b blocker) Read([]byte) (int, error) { <-b.ctx.Done(); return 0, io.EOF }
 
-func commands(c *net.TCPConn, side chan *net.TCPConn) {
+func commands(c *net.TCPConn, callback chan *net.TCPConn) {
 	r := bufio.NewReader(c)
 	var chain transport.Chain
 	for {
@@ -134,7 +134,7 @@ func commands(c *net.TCPConn, side chan *net.TCPConn) {
 			b = b[h.Size:]
 			switch h.Op {
 			case 2:
-				s := <-side
+				s := <-callback
 				_, _ = s.Write(transport.MessageHeader{Type: transport.MsgRun, Aux: payloadValue(payload)}.Append(nil))
 				if _, err := io.ReadFull(s, make([]byte, transport.MessageHeaderSize)); err != nil {
 					return

@@ -24,10 +24,10 @@ CUresult cuTexRefSetMipmapLevelClamp(void *ref, float low, float high) {
 }
 CUresult cuTexRefSetMipmapLevelBias(void *ref, float bias) { return ref == (void *)9 && bias == 0.5f ? 0 : 1; }
 CUresult cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *address, const uint64_t *dim,
-                                const uint64_t *strides, const unsigned *box,
+                                const uint64_t *strides, const unsigned *extent,
                                 const unsigned *steps, int interleave, int swizzle, int l2, int fill) {
   if ((uintptr_t)map % 128 || type != 1 || rank != 2 || address != (void *)0x1000 || dim[1] != 11 ||
-      strides[0] != 12 || box[0] != 13 || steps[1] != 14 ||
+      strides[0] != 12 || extent[0] != 13 || steps[1] != 14 ||
       interleave != 5 || swizzle != 6 || l2 != 7 || fill != 8)
     return 1;
   memset(map, 0xab, 128);

@@ -507,7 +507,7 @@ static int32_t operand_end(const struct CUmemcpy3DOperand_st *o, const struct CU
   return CUDA_SUCCESS;
 }
 
-static int32_t batch_box(const struct CUDA_MEMCPY3D_BATCH_OP_st *op, uint64_t stream, uint32_t ptds) {
+static int32_t batch_copy(const struct CUDA_MEMCPY3D_BATCH_OP_st *op, uint64_t stream, uint32_t ptds) {
   uint32_t element = 0;
   struct scuda_copy3d b = {0};
   const struct CUextent3D_st *e = &op->extent;
@@ -532,7 +532,7 @@ static int32_t batch_3d(uint64_t count, const struct CUDA_MEMCPY3D_BATCH_OP_st *
   if (r) return r;
   if (!count || !ops || flags) return CUDA_ERROR_INVALID_VALUE;
   for (uint64_t i = 0; i < count; i++) {
-    if ((r = batch_box(&ops[i], stream, ptds))) {
+    if ((r = batch_copy(&ops[i], stream, ptds))) {
       if (failed) *failed = i;
       return r;
     }

@@ -14,7 +14,7 @@ static _Atomic uint8_t denied[PIECES];
 static int helpers = -1;
 
 /* Takes a piece and denies it; 0: none is left. */
-static int deny_one(void) {
+static int unmap_one(void) {
   uint64_t n = atomic_load(&taken);
   do {
     if (n >= atomic_load(&last)) return 0;
@@ -30,7 +30,7 @@ static int deny_one(void) {
 static void *help(void *unused) {
   for (;;) {
     uint32_t seen = atomic_load(&asked);
-    while (deny_one()) {}
+    while (unmap_one()) {}
     scuda_futex_wait(&asked, seen, 0);
   }
   return unused;
@@ -64,7 +64,7 @@ void scuda_unmap_await(struct scuda_unmap *d, uint64_t to) {
       for (;;) {
         uint32_t seen = atomic_load(&done);
         if (atomic_load(&denied[i])) break;
-        if (!deny_one()) scuda_futex_wait(&done, seen, 0);
+        if (!unmap_one()) scuda_futex_wait(&done, seen, 0);
       }
     }
   }

@@ -63,10 +63,10 @@ func kernelBundle(path string) (*ptxtest.Bundle, error) {
 	}
 	add("reduce_sum", one(8), one(256), 1024, whole, buffer(4), word(n))
 	add("warp_sum", one((n+127)/128), one(128), 0, randomBytes(r, 4*n), buffer(4), word(n))
-	for _, side := range []uint32{16, 33, 70} {
-		g := (side + 15) / 16
-		add("matmul_tiled", [3]uint32{g, g, 1}, [3]uint32{16, 16, 1}, 0, floats(r, int(side*side)), floats(r, int(side*side)),
-			buffer(int(4*side*side)), word(side))
+	for _, edge := range []uint32{16, 33, 70} {
+		g := (edge + 15) / 16
+		add("matmul_tiled", [3]uint32{g, g, 1}, [3]uint32{16, 16, 1}, 0, floats(r, int(edge*edge)), floats(r, int(edge*edge)),
+			buffer(int(4*edge*edge)), word(edge))
 	}
 	add("histogram256", one(5), one(192), 0, randomBytes(r, n), buffer(1024), word(n))
 	add("half_axpy", one((n+127)/128), one(128), 0, &ptxtest.Arg{Value: []byte{0x33, 0x3d}}, halves(r, n), halves(r, n),
