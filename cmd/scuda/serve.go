@@ -174,7 +174,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"`SOCKET` to which a spawner of its own service connects (scuda spawner), for a server that is not root; the "+
 			"spawner's own options say how workers are started")
 	o.workers.flags(f)
-	f.BoolVar(&o.settings, "allow-nvml-set", false, "let clients change settings of the GPUs through NVML")
+	f.BoolVar(&o.settings, "allow-nvml-set", false,
+		"let clients change settings of the GPUs through NVML; the driver lets root alone, so it takes --worker-uids none")
 	f.IntVar(&o.warm, "warm", 1, "`N` worker processes kept ready")
 	f.Var(&o.simMemory, "sim-memory",
 		"`SIZE` of the simulated GPU's memory, such as 4GiB")

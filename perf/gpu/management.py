@@ -60,6 +60,10 @@ def base_type(facts, name):
     return facts["typedefs"].get(name, name)
 
 
+# What the driver tells root alone. A server that is root has workers that are ordinary users, and answers as to them.
+ROOT_ONLY = ("nvmlSystemGetNvlinkBwMode",)
+
+
 @case
 def nvml_getters():
     """Every nvmlDeviceGet… and nvmlSystemGet… that takes the device at most, small numbers, and one place for its
@@ -69,7 +73,7 @@ def nvml_getters():
     out = {}
     for name, function in sorted(facts["functions"].items()):
         params = [p["type"] for p in function["params"]]
-        if not re.match(r"nvml(Device|System)Get", name) or not hasattr(lib, name):
+        if not re.match(r"nvml(Device|System)Get", name) or not hasattr(lib, name) or name in ROOT_ONLY:
             continue
         inputs, target = params[:-1], params[-1] if params else ""
         if not target.endswith("*") or target.startswith("const") or "**" in target:
