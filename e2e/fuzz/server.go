@@ -45,7 +45,7 @@ func serve(binary, folder, gpu string, crashed func(line string), args ...string
 		"127.0.0.1:0", "--max-sessions-per-client", "0", "--cache-dir", filepath.Join(folder, "cache"),
 		"--state-dir", filepath.Join(folder, "state")}, args...)
 	s := &server{cmd: exec.Command(binary, all...), done: make(chan struct{}), crashed: crashed}
-	s.cmd.Env = cleanEnv()
+	s.cmd.Env = programEnv()
 	out, err := s.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -152,6 +152,7 @@ type state struct {
 	threads, children    int
 	resident             int // KiB
 	gpuMemory            int
+	kinds                map[string]int // of descriptors
 }
 
 func (s state) String() string {
@@ -211,11 +212,17 @@ func (s *server) count(v *state) error {
 	if err != nil {
 		return err
 	}
-	v.descriptors = len(fds)
+	v.descriptors, v.kinds = len(fds), map[string]int{}
 	for _, fd := range fds {
-		if to, err := os.Readlink(proc + "/fd/" + fd.Name()); err == nil && strings.HasPrefix(to, "/memfd:") {
+		to, err := os.Readlink(proc + "/fd/" + fd.Name())
+		if err != nil {
+			continue // it was closed meanwhile
+		}
+		if strings.HasPrefix(to, "/memfd:") {
 			v.memfds++
 		}
+		kind, _, _ := strings.Cut(to, ":[") // socket:[NUMBER]
+		v.kinds[kind]++
 	}
 	status, err := os.ReadFile(proc + "/status")
 	if err != nil {
@@ -250,6 +257,11 @@ func (s state) more(base state) string {
 	add("busy workers", s.busy, 0)
 	add("goroutines", s.goroutines, base.goroutines)
 	add("descriptors", s.descriptors, base.descriptors)
+	for kind, n := range s.kinds {
+		if s.descriptors > base.descriptors {
+			add(kind, n, base.kinds[kind])
+		}
+	}
 	add("memory files", s.memfds, base.memfds)
 	add("children", s.children, base.children)
 	add("bytes of the GPU", s.gpuMemory, base.gpuMemory)
@@ -287,7 +299,7 @@ func (s *server) settled(ctx context.Context) (state, error) {
 		if err != nil {
 			return v, err
 		}
-		if v.resident = last.resident; v == last && v.sessions == 0 && v.busy == 0 {
+		if v.resident = last.resident; v.String() == last.String() && v.sessions == 0 && v.busy == 0 {
 			if same++; same == 5 {
 				return v, s.count(&v)
 			}
@@ -303,6 +315,14 @@ func (s *server) settled(ctx context.Context) (state, error) {
 	return last, errors.New("the server does not come to rest")
 }
 
+// noFolder is nowhere, and cannot be made.
+const noFolder = "/proc/none"
+
+// programEnv is what programs get, which find no settings of the user's either.
+func programEnv() []string {
+	return append(cleanEnv(), "XDG_CONFIG_HOME="+noFolder, "XDG_CACHE_HOME="+noFolder)
+}
+
 // cleanEnv is the environment without settings of scuda's.
 func cleanEnv() (env []string) {
 	for _, v := range os.Environ() {
@@ -310,5 +330,5 @@ func cleanEnv() (env []string) {
 			env = append(env, v)
 		}
 	}
-	return append(env, "XDG_CONFIG_HOME=/nonexistent", "XDG_CACHE_HOME=/nonexistent")
+	return env
 }
