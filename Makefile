@@ -1,28 +1,30 @@
 # `make help` lists the targets. Everything built lies in build/.
 SHELL := /bin/bash
 GO ?= go
-# Debian packages: compilers and headers (C++ for the test of our cuda.h; those of the RDMA libraries, which are loaded
-# at run time where they are there), strace for the tests that watch connections, Java and Python for the tests with
-# such programs, clang for the programs of the probes, a browser and Prometheus for the tests of reports and metrics.
-PACKAGES := gcc g++ libc6-dev binutils make git strace default-jre-headless python3 ca-certificates libibverbs-dev \
-	clang llvm libbpf-dev chromium prometheus systemd systemd-container
-
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test fuzz test-rdma perf-rdma demo generate lint dist clean packages runtimes check-go
+.PHONY: help build test fuzz test-rdma perf-rdma demo generate lint dist clean runtimes check-go needs-build \
+	needs-test needs-lint
+
+# $(call step,WHAT,COMMAND) says what is done, and how long it took.
+define step
+@echo "== $(1) …"
+@$(2) && echo "   $$SECONDS s"
+endef
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: check-go packages ## build build/scuda, build/lib and build/sim
-	./shim/build.sh build/lib
-	./cmd/build.sh build
-	./sim/lib/build.sh build/sim
+build: check-go needs-build ## build build/scuda, build/lib and build/sim (the first time in 1 to 3 minutes)
+	$(call step,build the client libraries into build/lib,./shim/build.sh build/lib)
+	$(call step,build the programs into build,./cmd/build.sh build)
+	$(call step,build the simulated driver into build/sim,./sim/lib/build.sh build/sim)
 
-test: build runtimes ## run all tests with the race detector
-	$(GO) vet ./...
-	$(GO) test -race -shuffle=on -count=1 -timeout 25m ./...
+test: needs-test build runtimes ## run all tests with the race detector (about 25 minutes on two processors)
+	$(call step,go vet,$(GO) vet ./...)
+	$(call step,all tests: one line a package; e2e takes longest,\
+	$(GO) test -race -shuffle=on -count=1 -timeout 25m ./... && echo "all packages passed")
 
 FUZZTIME ?= 10m
 fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10m); FUZZFLAGS=-h lists more
@@ -48,9 +50,9 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 	./perf/rdma.sh
 
 demo: build ## compute a picture on a simulated GPU that another process serves
-	./examples/demo.sh
+	$(call step,the demo,./examples/demo.sh)
 
-generate: check-go ## write everything that is generated: from the API description, and lists of folders and files
+generate: check-go needs-build needs-lint ## write everything that is generated: from the API description, and lists of folders and files
 	$(GO) run ./api/gen
 	$(GO) run ./config/table
 	$(GO) generate ./ebpf
@@ -61,22 +63,19 @@ generate: check-go ## write everything that is generated: from the API descripti
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # Other compilers give other bytes.
 CLANG := clang version 14.0.6
-lint: check-go ## check formatting, generated code, and run the linters
+lint: check-go needs-build needs-lint ## check formatting, generated code, and run the linters (minutes the first time)
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || \
 	{ gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
-	$(GO) run $(GOLANGCI_LINT) run --allow-parallel-runners
-	$(GO) run ./api/gen -check
-	$(GO) run ./changelog -check
-	$(GO) test -count=1 ./internal/house
-	$(GO) run ./perf/bench/table -check
-	$(GO) run ./config/table -check
+	$(call step,golangci-lint,$(GO) run $(GOLANGCI_LINT) run --allow-parallel-runners)
+	$(call step,what is generated is up to date,$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
+	$(GO) run ./perf/bench/table -check && $(GO) run ./config/table -check && $(GO) run ./deploy/grafana -check && \
+	$(GO) mod tidy -diff)
+	$(call step,the rules of the house,$(GO) test -count=1 ./internal/house)
 	@clang --version 2>/dev/null | grep -q '$(CLANG)' || \
 	{ echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
-	d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && \
+	$(call step,the programs of the probes,d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && \
 	cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
-	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done
-	$(GO) run ./deploy/grafana -check
-	$(GO) mod tidy -diff
+	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done)
 
 dist: build ## pack build/dist/scuda-VERSION-linux-ARCH.tar.gz
 	./deploy/dist.sh
@@ -84,20 +83,19 @@ dist: build ## pack build/dist/scuda-VERSION-linux-ARCH.tar.gz
 clean: ## remove what was built
 	rm -rf build
 
-# Installs Debian packages only where something is missing.
-packages:
-	@set -- gcc g++ strace chromium promtool systemd-analyze systemd-nspawn java python3 objdump clang llvm-strip; \
-	for p; do command -v $$p >/dev/null || break; shift; done; \
-	test $$# = 0 && test -e /usr/include/bpf/bpf_helpers.h && \
-	printf '%s\n' '#include <stdio.h>' '#include <infiniband/verbs.h>' | gcc -E - >/dev/null 2>&1 || \
-	{ as_root=; test "$$(id -u)" = 0 || as_root=sudo; \
-	$$as_root apt-get update -q && $$as_root apt-get install -y -q --no-install-recommends $(PACKAGES); }
+# Debian packages, only where something is missing, and of them only what the target needs.
+needs-build:
+	@./packages.sh build
+needs-test:
+	@./packages.sh build test
+needs-lint:
+	@./packages.sh build lint
 
-# The CUDA runtime of other versions and programs that are older than scuda, for the tests: as Debian distributes them,
-# not installed.
-runtimes: packages
-	@./e2e/runtimes.sh build/cudart
-	@./e2e/packaged.sh build/packaged
+# The CUDA runtime of other versions, programs that are older than scuda, and Prometheus, for the tests: as Debian
+# distributes them, not installed.
+runtimes:
+	$(call step,fetch what the tests run from Debian's packages into build (once),\
+	./e2e/runtimes.sh build/cudart && ./e2e/packaged.sh build/packaged)
 
 check-go: # Go 1.21 and newer fetch the release that go.mod names
 	@v=$$($(GO) env GOVERSION 2>/dev/null | grep -oE '^go1\.[0-9]+' | cut -d. -f2); test "$${v:-0}" -ge 21 || \

@@ -23,6 +23,18 @@ import (
 	"scuda.dev/scuda/server/metrics"
 )
 
+// TestMain puts the Prometheus that `make runtimes` took out of its package before the machine's.
+func TestMain(m *testing.M) {
+	unpacked, err := filepath.Abs("../build/packaged/prometheus")
+	if err != nil {
+		panic(err)
+	}
+	if err := os.Setenv("PATH", unpacked+":"+os.Getenv("PATH")); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 func command(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

@@ -3,7 +3,8 @@
 # there is kept.
 #
 #   packaged.sh FOLDER     FOLDER/numba (numba 0.61, a Python and a C library of Debian 13: run FOLDER/numba/python),
-#                          FOLDER/hashcat (hashcat 6.2.6 and NVRTC 11.8)
+#                          FOLDER/hashcat (hashcat 6.2.6 and NVRTC 11.8), FOLDER/prometheus (prometheus, promtool;
+#                          installed, it would be started as a service)
 set -euo pipefail
 
 mkdir -p "$1"
@@ -49,7 +50,13 @@ hashcat() {
   rm -r "$at/usr/lib/hashcat"
 }
 
-for name in numba hashcat; do
+prometheus() {
+  unpack prometheus bookworm main prometheus
+  mv "$work/prometheus/usr/bin"/* "$work/prometheus"
+  rm -r "$work/prometheus"/{usr,etc,lib,var}
+}
+
+for name in numba hashcat prometheus; do
   [ -e "$folder/$name" ] && continue
   "$name"
   mv "$work/$name" "$folder/$name"

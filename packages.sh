@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that something needs, and only those of them that are missing:
+#
+#   packages.sh build|test|lint|release…
+#
+# Each package stands beside what shows that it is there, a command or a file, so a system whose package has another
+# name is not touched either. Prometheus is in no set: Debian starts it as a service. The tests take it out of its
+# package (e2e/packaged.sh).
+set -euo pipefail
+
+set_of() {
+  case $1 in
+    # A compiler, and the headers of the RDMA libraries, which are loaded at run time where they are there.
+    build) echo gcc=gcc libc6-dev=/usr/include/stdio.h make=make git=git ca-certificates=/etc/ssl/certs/ca-certificates.crt \
+      libibverbs-dev=/usr/include/infiniband/verbs.h ;;
+    # C++ for the test of our cuda.h, strace for the tests that watch connections, Java and Python for programs in such,
+    # a browser for the report's test, systemd for that of the units.
+    test) echo g++=g++ strace=strace python3=python3 default-jre-headless=java chromium=chromium \
+      systemd=systemd-analyze systemd-container=systemd-nspawn ;;
+    # clang makes the programs of the probes, which are compared with those that are committed.
+    lint) echo clang=clang llvm=llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h ;;
+    release) echo gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc \
+      libc6-dev-arm64-cross=/usr/aarch64-linux-gnu/include/stdio.h ;;
+    install) echo debootstrap=debootstrap qemu-user-static=qemu-aarch64-static rpm=rpm cpio=cpio ;;
+    *) echo "packages.sh: there is no set $1" >&2; return 2 ;;
+  esac
+}
+
+missing=()
+for name; do
+  list=$(set_of "$name")
+  for entry in $list; do
+    shows=${entry#*=}
+    case $shows in
+      /*) test -e "$shows" ;;
+      *) command -v "$shows" >/dev/null ;;
+    esac || missing+=("${entry%%=*}")
+  done
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  exit
+fi
+command -v apt-get >/dev/null || { echo "missing here: ${missing[*]} (Debian's names)" >&2; exit 1; }
+as_root=
+[ "$(id -u)" = 0 ] || as_root=sudo
+echo "installing what is missing (for $*): ${missing[*]}"
+$as_root apt-get update -q
+$as_root apt-get install -y -q --no-install-recommends "${missing[@]}"
+echo "installed in $SECONDS s"
