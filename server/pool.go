@@ -24,10 +24,14 @@ const (
 // large part, so more would only take memory.
 const maxHelpers = 4
 
+// slowStart is how long a worker may take to start before nobody counts on it any more. A driver gives a context within
+// a second or two, but a process can hang in it until startTimeout is over.
+const slowStart = 5 * time.Second
+
 // pool keeps workers ready. Each of its fillers holds one process until somebody takes it. While more clients wait than
-// there are fillers, helpers make workers as well.
+// there are fillers that can be counted on, helpers make workers as well.
 type pool struct {
-	start   func(context.Context) (*process, error)
+	starter func(context.Context) (*process, error)
 	failed  func(error)
 	discard func(*process) // ends one that nobody needs
 	idle    chan *process
@@ -36,16 +40,18 @@ type pool struct {
 	refused chan error
 	waiting atomic.Int64 // clients without a worker; who gives one away counts its client off
 	fillers int64
+	stuck   atomic.Int64  // fillers whose worker takes longer than slowStart
 	helpers chan struct{} // holds one element for each helper that works
+	starts  starts
 	ctx     context.Context
 	wg      sync.WaitGroup
 }
 
 func newPool(ctx context.Context, n int, start func(context.Context) (*process, error), failed func(error)) *pool {
 	p := &pool{
-		start: start, failed: failed, discard: (*process).end, ctx: ctx,
+		starter: start, failed: failed, discard: (*process).end, ctx: ctx,
 		idle: make(chan *process), counted: make(chan struct{}), wanted: make(chan struct{}, n), refused: make(chan error),
-		fillers: int64(n), helpers: make(chan struct{}, min(runtime.NumCPU()-1, maxHelpers)),
+		fillers: int64(n), helpers: make(chan struct{}, max(1, min(runtime.NumCPU()-1, maxHelpers))),
 	}
 	for range n {
 		p.wg.Go(func() { p.fill(ctx) })
@@ -58,7 +64,7 @@ func (p *pool) fill(ctx context.Context) {
 	pause := least
 	for ctx.Err() == nil {
 		began := time.Now()
-		w, err := p.start(ctx)
+		w, err := p.startWatched(ctx)
 		if err == nil {
 			select {
 			case p.idle <- w:
@@ -87,16 +93,58 @@ func (p *pool) fill(ctx context.Context) {
 	}
 }
 
-// help makes workers as long as there are more clients than fillers.
+// start makes a worker.
+func (p *pool) start(ctx context.Context) (*process, error) {
+	id := p.starts.begin()
+	w, err := p.starter(ctx)
+	p.starts.end(id, err)
+	return w, err
+}
+
+// startWatched makes a filler's worker. Where that takes long, the filler is not counted on any more, and those who
+// wait for it are helped.
+func (p *pool) startWatched(ctx context.Context) (*process, error) {
+	told := make(chan struct{})
+	late := time.AfterFunc(slowStart, func() {
+		defer close(told)
+		p.stuck.Add(1)
+		p.summon()
+	})
+	w, err := p.start(ctx)
+	if !late.Stop() {
+		<-told
+		p.stuck.Add(-1)
+	}
+	return w, err
+}
+
+// crowded says whether there are more clients than fillers that can be counted on.
+func (p *pool) crowded() bool {
+	return p.ctx.Err() == nil && p.waiting.Load() > p.fillers-p.stuck.Load()
+}
+
+// summon gets help for a crowd.
+func (p *pool) summon() {
+	if !p.crowded() {
+		return
+	}
+	select {
+	case p.helpers <- struct{}{}:
+		p.wg.Go(p.help)
+	default: // enough help already
+	}
+}
+
+// help makes workers as long as there is a crowd.
 func (p *pool) help() {
 	defer func() { <-p.helpers }()
-	for p.ctx.Err() == nil && p.waiting.Load() > p.fillers {
+	for p.crowded() {
 		w, err := p.start(p.ctx)
 		if err != nil {
 			if p.ctx.Err() == nil {
 				p.failed(err)
 			}
-			return // the fillers say to those who wait what is wrong
+			return // those who wait are told by the fillers what is wrong, or when they have waited too long
 		}
 		late := time.NewTimer(refillLatest)
 		select {
@@ -161,7 +209,8 @@ func (p *pool) take(ctx context.Context) (*process, error) {
 		if err != nil {
 			p.waiting.Add(-1)
 			if errors.Is(err, errCrowd) {
-				return nil, refusef(transport.StatusBusy, "%w within %v; %d clients wait", err, takeTimeout, p.waiting.Load())
+				return nil, refusef(transport.StatusBusy, "%w within %v; %d other clients wait, %v", err, takeTimeout,
+					p.waiting.Load(), &p.starts)
 			}
 			return nil, fmt.Errorf("%w: %w", ErrNoWorker, err)
 		}
@@ -182,7 +231,7 @@ var errCrowd = errors.New("no worker was free")
 
 // wait counts the caller as a client that waits, and gives the next worker, whose giver has counted the client off.
 func (p *pool) wait(ctx context.Context) (*process, error) {
-	n := p.waiting.Add(1)
+	p.waiting.Add(1)
 	select {
 	case w := <-p.idle:
 		<-p.counted
@@ -193,13 +242,7 @@ func (p *pool) wait(ctx context.Context) (*process, error) {
 	case p.wanted <- struct{}{}:
 	default:
 	}
-	if n > p.fillers && p.ctx.Err() == nil {
-		select {
-		case p.helpers <- struct{}{}:
-			p.wg.Go(p.help)
-		default: // enough help already
-		}
-	}
+	p.summon()
 	select {
 	case w := <-p.idle:
 		<-p.counted

@@ -3,11 +3,15 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 )
 
@@ -134,7 +138,124 @@ func TestPoolSaysBusy(t *testing.T) {
 		if !errors.As(err, &r) || r.status != transport.StatusBusy {
 			t.Errorf("%v, not busy", err)
 		}
+		const want = "no worker was free within 30s; 0 other clients wait, 2 workers are being started, one for 30s already"
+		if err.Error() != want {
+			t.Errorf("it says %q, not %q", err, want)
+		}
 		cancel()
 		p.wg.Wait()
 	})
+}
+
+// A worker that hangs while it starts holds nobody up for long: another is started for who waits for it.
+func TestPoolPassesHangingStarts(t *testing.T) {
+	const making = time.Second
+	for _, c := range []struct{ fillers, hanging, crowd int }{{1, 1, 1}, {1, 1, 5}, {3, 3, 1}, {3, 3, 3}, {3, 2, 6}} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				var made atomic.Int64
+				start := func(ctx context.Context) (*process, error) {
+					limit, stop := context.WithTimeout(ctx, startTimeout)
+					defer stop()
+					took := time.After(making)
+					if made.Add(1) <= int64(c.hanging) {
+						took = nil
+					}
+					select {
+					case <-took:
+						return &process{exited: make(chan struct{}), calls: func() uint64 { return 0 }}, nil
+					case <-limit.Done():
+						return nil, limit.Err()
+					}
+				}
+				p := newPool(ctx, c.fillers, start, func(error) {})
+				p.discard = func(*process) {}
+				synctest.Wait()
+				var crowd sync.WaitGroup
+				for range c.crowd {
+					crowd.Go(func() {
+						if _, err := p.take(ctx); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				began := time.Now()
+				crowd.Wait()
+				if took, most := time.Since(began), slowStart+time.Duration(c.crowd)*making; took > most {
+					t.Errorf("%d clients waited %v, not %v", c.crowd, took, most)
+				}
+				if n := p.waiting.Load(); n != 0 {
+					t.Errorf("%d clients are counted as waiting", n)
+				}
+				cancel()
+				p.wg.Wait()
+				if n := p.stuck.Load(); n != 0 {
+					t.Errorf("%d fillers are counted as stuck", n)
+				}
+			})
+		})
+	}
+}
+
+// Whatever becomes of workers (they start slowly, fail, die while they wait or in their sessions), each client gets one
+// about as soon as they can be made, and the account is right in the end.
+func TestPoolForgetsNobody(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				var mu sync.Mutex
+				rnd := rand.New(rand.NewPCG(seed, 0))
+				roll := func(n int) int {
+					mu.Lock()
+					defer mu.Unlock()
+					return rnd.IntN(n)
+				}
+				start := func(ctx context.Context) (*process, error) {
+					select {
+					case <-time.After(time.Duration(300+roll(700)) * time.Millisecond):
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					}
+					w := &process{
+						Worker: &spawner.Worker{PID: 1}, exited: make(chan struct{}), calls: func() uint64 { return uint64(roll(3)) },
+					}
+					switch roll(12) {
+					case 0:
+						return nil, errors.New("no context")
+					case 1: // it dies, perhaps while nobody has it yet
+						time.AfterFunc(time.Duration(roll(1000))*time.Millisecond, func() { close(w.exited) })
+					}
+					return w, nil
+				}
+				p := newPool(ctx, 1+int(seed%3), start, func(error) {})
+				p.helpers, p.discard = make(chan struct{}, 1+roll(4)), func(*process) {}
+				var clients sync.WaitGroup
+				for range 3 + roll(3) {
+					clients.Go(func() {
+						for range 40 {
+							limit, stop := context.WithTimeout(ctx, time.Duration(1+roll(60_000))*time.Millisecond)
+							began := time.Now()
+							_, err := p.take(limit)
+							gone := limit.Err() != nil
+							stop()
+							// five who wait, a second each, and a pause after a failure
+							if took := time.Since(began); took > 6*time.Second && !gone || errors.Is(err, errCrowd) {
+								t.Errorf("a client waited %v: %v", took, err)
+							}
+							time.Sleep(time.Duration(roll(3000)) * time.Millisecond) // its session
+						}
+					})
+				}
+				clients.Wait()
+				synctest.Wait()
+				if n := p.waiting.Load(); n != 0 {
+					t.Errorf("%d clients are counted as waiting", n)
+				}
+				cancel()
+				p.wg.Wait()
+			})
+		})
+	}
 }
