@@ -1,6 +1,8 @@
 package transport
 
-// Chain ties the messages of a session's main connection to each other: every message carries a number that follows
+import "encoding/binary"
+
+// Chain ties the messages of a connection to each other: every message carries a number that follows
 // from its own header and from the headers of all messages before it. So one that is dropped, doubled, exchanged,
 // inserted or changed is noticed no later than at the next one. It is no protection against somebody who means harm;
 // TLS is. The zero value is the beginning of a connection.
@@ -19,4 +21,17 @@ func (c *Chain) Next(h *MessageHeader) uint16 {
 	s = (s ^ h.Aux) * odd
 	c.sum = s ^ s>>32
 	return uint16(s >> 48)
+}
+
+// Number gives the messages in b, whole ones in a row, their numbers where they lie: for those who play a client or a
+// server. It stops at what is no message.
+func (c *Chain) Number(b []byte) {
+	for len(b) >= MessageHeaderSize {
+		h, n, err := ParseMessage(b)
+		if err != nil {
+			return
+		}
+		binary.LittleEndian.PutUint16(b[6:], c.Next(&h))
+		b = b[min(len(b), n+Pad(int(h.Len))):]
+	}
 }

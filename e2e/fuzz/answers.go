@@ -145,15 +145,7 @@ func (c *connection) chained(b []byte) []byte {
 	if !c.main.Load() {
 		return b
 	}
-	for rest := b; len(rest) >= transport.MessageHeaderSize; {
-		h, n, err := transport.ParseMessage(rest)
-		if err != nil {
-			return b
-		}
-		h.Flags = c.chain.Next(&h)
-		le.PutUint16(rest[6:], h.Flags)
-		rest = rest[min(len(rest), n+transport.Pad(int(h.Len))):]
-	}
+	c.chain.Number(b)
 	return b
 }
 

@@ -39,7 +39,7 @@ func (u *uploads) receive(b *incoming) error {
 		}
 		got, err := t.in.Take()
 		switch {
-		case errors.Is(err, bulk.ErrExcess):
+		case errors.Is(err, bulk.ErrProtocol):
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrGone, err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
+	"scuda.dev/scuda/transport/bulk/bulktest"
 )
 
 // watching is a client that notes every message.
@@ -225,7 +227,7 @@ func (c *client) bulkLines(n int) []net.Conn {
 		if err := c.session.AttachBulk(fileConn(c.t, fd), n); err != nil {
 			c.t.Fatal(err)
 		}
-		lines = append(lines, conn)
+		lines = append(lines, &bulktest.Chained{Conn: conn})
 		c.t.Cleanup(func() { conn.Close() })
 	}
 	return lines
@@ -453,8 +455,17 @@ func TestBulkConnectionsEnd(t *testing.T) {
 		"too far": func(_ *client, lines []net.Conn, seq uint64) {
 			_, _ = lines[0].Write(chunkOf(seq, 4<<20, make([]byte, 8)))
 		},
-		"no chunk":  func(_ *client, lines []net.Conn, _ uint64) { _, _ = lines[0].Write(make([]byte, 64)) },
-		"empty":     func(_ *client, lines []net.Conn, seq uint64) { _, _ = lines[0].Write(chunkOf(seq, 0, nil)) },
+		"no chunk": func(_ *client, lines []net.Conn, _ uint64) { _, _ = lines[0].Write(make([]byte, 64)) },
+		"empty":    func(_ *client, lines []net.Conn, seq uint64) { _, _ = lines[0].Write(chunkOf(seq, 0, nil)) },
+		"twice": func(_ *client, lines []net.Conn, seq uint64) {
+			_, _ = lines[1].Write(chunkOf(seq, 0, make([]byte, 1<<20)))
+		},
+		"in part twice": func(_ *client, lines []net.Conn, seq uint64) {
+			_, _ = lines[1].Write(chunkOf(seq, 1<<20-1, make([]byte, 1<<20)))
+		},
+		"not numbered": func(_ *client, lines []net.Conn, seq uint64) {
+			_, _ = lines[0].(*bulktest.Chained).Conn.Write(chunkOf(seq, 1<<20, make([]byte, 1<<20)))
+		},
 		"main gone": func(c *client, lines []net.Conn, _ uint64) { c.conn.Close(); lines[0].Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -466,7 +477,9 @@ func TestBulkConnectionsEnd(t *testing.T) {
 				return c.session.copies.bulk.in.Taking()
 			})
 			breakIt(c, lines, seq)
-			if err := c.wait(); err == nil || !errors.Is(err, ErrGone) {
+			// whoever sees first that a connection has ended knows no better reason
+			err := c.wait()
+			if !errors.Is(err, ErrProtocol) && (!errors.Is(err, ErrGone) || strings.Contains(name, "twice")) {
 				t.Fatalf("the session ended with %v", err)
 			}
 		})

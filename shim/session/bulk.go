@@ -227,7 +227,15 @@ func (c *bulkConn) Bytes() []byte { return c.dst }
 func (c *bulkConn) Arrived(k bulk.Chunk, b bulk.Buffer) {
 	c.Abandoned(b)
 	c.t.traffic.received.Add(uint64(k.Bytes))
-	c.t.arrivals.Add(k)
+	c.t.arrived(k)
+}
+
+// arrived notes a chunk that lies in a download's memory.
+func (b *transfers) arrived(k bulk.Chunk) {
+	if err := b.arrivals.Add(k); err != nil {
+		// Not from here: the end of the session waits for those who receive.
+		go b.owner.fail(protocol("%v", err))
+	}
 }
 
 // Abandoned ends the writing as well.

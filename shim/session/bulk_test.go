@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
+	"scuda.dev/scuda/transport/bulk/bulktest"
 )
 
 // readChunk reads a chunk that the client sent.
@@ -45,7 +47,7 @@ func withBulk(t *testing.T, p *peer, f *front, conns int) (*Session, []net.Conn)
 	within(t, func() {
 		s.bulk.want(bulk.MinTransfer)
 		for range conns {
-			lines = append(lines, <-p.bulk)
+			lines = append(lines, &bulktest.Chained{Conn: <-p.bulk})
 		}
 		for s.bulk.state.Load() != bulkReady {
 			schedYield()
@@ -155,6 +157,60 @@ func TestBulkDownloads(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Chunks of a download that something on the way doubles, exchanges or changes, and those that a server sends twice,
+// end the session; the download does not succeed.
+func TestBulkChunksOutOfOrder(t *testing.T) {
+	const n, part = 2 << 20, 256 << 10
+	chunk := func(id uint32, at int) []byte {
+		h := transport.MessageHeader{Type: transport.MsgChunk, Len: part, ID: id, Aux: uint64(at * part)}
+		return append(h.Append(nil), some(part, byte(at))...)
+	}
+	for name, c := range map[string]struct {
+		numbered bool // the server itself sends them so
+		change   func(list [][]byte) [][]byte
+	}{
+		"doubled":                         {false, func(l [][]byte) [][]byte { return slices.Insert(l, 3, l[2]) }},
+		"dropped":                         {false, func(l [][]byte) [][]byte { return slices.Delete(l, 3, 4) }},
+		"exchanged":                       {false, func(l [][]byte) [][]byte { l[3], l[4] = l[4], l[3]; return l }},
+		"doubled in the place of another": {false, func(l [][]byte) [][]byte { l[4] = l[3]; return l }},
+		"moved":                           {false, func(l [][]byte) [][]byte { l[4][24]++; return l }},
+		"twice":                           {true, func(l [][]byte) [][]byte { l[4] = bytes.Clone(l[3]); return l }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, f := newPeer(t), newFront(t, 1<<16)
+			var shared atomic.Pointer[net.Conn]
+			p.command = func(p *peer, h transport.CommandHeader, payload, _ []byte) {
+				p.say(transport.MessageHeader{Type: transport.MsgReply, ID: h.Thread, Seq: h.Seq, Aux: n}, nil)
+				var list [][]byte
+				for i := range n / part {
+					list = append(list, chunk(binary.LittleEndian.Uint32(payload), i))
+				}
+				if c.numbered {
+					list = c.change(list)
+				}
+				var chain transport.Chain
+				for _, k := range list {
+					chain.Number(k)
+				}
+				if !c.numbered {
+					list = c.change(list)
+				}
+				for _, k := range list {
+					_, _ = (*shared.Load()).Write(k) // the client may have gone
+				}
+			}
+			s, lines := withBulk(t, p, f, 1)
+			shared.Store(&lines[0].(*bulktest.Chained).Conn)
+			within(t, func() {
+				id := s.Transfer(make([]byte, n), 4, TransferSync)
+				if r, _ := f.call(s, wire.OpCopyD2H, 4, u64(uint64(id)), nil); r != Unavailable {
+					t.Errorf("the download's result is %d", r)
+				}
+			})
+		})
+	}
 }
 
 // A bulk connection that breaks while nothing is under way costs only the speed; during a copy it ends the session.

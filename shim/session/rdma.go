@@ -124,7 +124,7 @@ func (h *linkHandler) Placed(c bulk.Chunk) {
 	b := h.transfers()
 	b.traffic.received.Add(uint64(c.Bytes))
 	b.shared.news()
-	b.arrivals.Add(c)
+	b.arrived(c)
 }
 
 func (h *linkHandler) Sent(p bulk.Piece, arrived bool) { h.transfers().out.Settled(p, arrived) }

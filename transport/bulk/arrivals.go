@@ -1,33 +1,50 @@
 package bulk
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 )
 
-// Arrivals counts the bytes of numbered transfers that have arrived in memory of their own.
+// Arrivals keeps account of numbered transfers that arrive in memory of their own.
 type Arrivals struct {
 	mu     sync.Mutex
 	more   *sync.Cond
-	bytes  map[uint32]uint64
+	of     map[uint32]*cover
 	ended  bool
 	chunks atomic.Uint32
 }
 
 // NewArrivals makes an account.
 func NewArrivals() *Arrivals {
-	a := &Arrivals{bytes: make(map[uint32]uint64)}
+	a := &Arrivals{of: make(map[uint32]*cover)}
 	a.more = sync.NewCond(&a.mu)
 	return a
 }
 
-// Add notes a chunk.
-func (a *Arrivals) Add(c Chunk) {
+// Add notes a chunk. The error [ErrTwice] says that some of its bytes had come before.
+func (a *Arrivals) Add(c Chunk) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.bytes[c.ID] += uint64(c.Bytes)
+	v := a.of[c.ID]
+	if v == nil {
+		v = &cover{}
+		a.of[c.ID] = v
+	}
+	if !v.add(c) {
+		return fmt.Errorf("%w: %d bytes at %d of transfer %d", ErrTwice, c.Bytes, c.Offset, c.ID)
+	}
 	a.chunks.Add(1)
 	a.more.Broadcast()
+	return nil
+}
+
+// bytes is how many of a transfer have come. a.mu is held.
+func (a *Arrivals) bytes(id uint32) uint64 {
+	if v := a.of[id]; v != nil {
+		return v.bytes
+	}
+	return 0
 }
 
 // Chunks counts the calls of [Arrivals.Add], for those who look instead of waiting.
@@ -37,7 +54,7 @@ func (a *Arrivals) Chunks() uint32 { return a.chunks.Load() }
 func (a *Arrivals) Have(id uint32, bytes uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ended || a.bytes[id] >= bytes
+	return a.ended || a.bytes(id) >= bytes
 }
 
 // Await waits until so many bytes of a transfer have come, and forgets it. It says no where they will not come any
@@ -45,11 +62,11 @@ func (a *Arrivals) Have(id uint32, bytes uint64) bool {
 func (a *Arrivals) Await(id uint32, bytes uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for !a.ended && a.bytes[id] < bytes {
+	for !a.ended && a.bytes(id) < bytes {
 		a.more.Wait()
 	}
-	all := a.bytes[id] >= bytes
-	delete(a.bytes, id)
+	all := a.bytes(id) >= bytes
+	delete(a.of, id)
 	return all
 }
 

@@ -2,6 +2,7 @@ package bulk
 
 import (
 	"errors"
+	"fmt"
 
 	"scuda.dev/scuda/transport"
 )
@@ -36,6 +37,10 @@ func (c *Chunk) In(mem []byte) []byte {
 
 // ErrProtocol is wrapped by errors of a peer that sends what it may not.
 var ErrProtocol = errors.New("the peer broke the protocol of bulk transfers")
+
+// ErrTwice says that bytes of a transfer have come that had come before. What is missing instead would be taken for
+// there.
+var ErrTwice = fmt.Errorf("%w: bytes of a transfer came twice", ErrProtocol)
 
 // chunkBytes is the size of chunks for a transfer that goes over so many fallbacks: each gets two, so that all end at
 // about the same time.

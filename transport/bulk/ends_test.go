@@ -16,7 +16,6 @@ func TestInboundExcess(t *testing.T) {
 	}{
 		{"behind the end", []bulk.Chunk{{Seq: 1, Offset: 90, Bytes: 11}}},
 		{"at a huge offset", []bulk.Chunk{{Seq: 1, Offset: ^uint64(0), Bytes: 2}}},
-		{"twice", []bulk.Chunk{{Seq: 1, Bytes: 60}, {Seq: 1, Bytes: 60}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in := bulk.NewInbound()
@@ -28,6 +27,16 @@ func TestInboundExcess(t *testing.T) {
 				t.Errorf("%v, %v", got, err)
 			}
 		})
+	}
+	for _, second := range []bulk.Chunk{{Bytes: 60}, {Offset: 59, Bytes: 41}, {Offset: 30, Bytes: 1}} {
+		in := bulk.NewInbound()
+		in.Begin(1, 100)
+		second.Seq = 1
+		in.Arrived(bulk.Chunk{Seq: 1, Bytes: 60}, &plain{})
+		in.Arrived(second, &plain{})
+		if got, err := in.Take(); !errors.Is(err, bulk.ErrTwice) || !errors.Is(err, bulk.ErrProtocol) {
+			t.Errorf("%+v behind the first 60 bytes: %v, %v", second, got, err)
+		}
 	}
 	in := bulk.NewInbound()
 	in.Begin(1, 100)

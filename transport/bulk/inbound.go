@@ -16,7 +16,7 @@ type Inbound struct {
 	taking   bool       // a transfer is being received
 	seq      uint64     // its command
 	bytes    uint64
-	left     uint64
+	have     cover
 	free     []Buffer // lent, and not filled
 	streams  int      // that bring chunks
 	starving int      // chunks of this transfer that have come and find no memory
@@ -32,8 +32,8 @@ type Arrival struct {
 	Buffer Buffer
 }
 
-// ErrExcess says that chunks have arrived that are more than their transfer has.
-var ErrExcess = fmt.Errorf("%w: more chunks than there are in a transfer", ErrProtocol)
+// ErrExcess says that a chunk has arrived that its transfer does not have.
+var ErrExcess = fmt.Errorf("%w: a chunk beside its transfer", ErrProtocol)
 
 // NewInbound makes one.
 func NewInbound() *Inbound {
@@ -46,7 +46,8 @@ func NewInbound() *Inbound {
 func (in *Inbound) Begin(seq, bytes uint64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.taking, in.seq, in.bytes, in.left = true, seq, bytes, bytes
+	in.taking, in.seq, in.bytes = true, seq, bytes
+	in.have.reset()
 	in.news.Broadcast()
 }
 
@@ -81,7 +82,7 @@ func (in *Inbound) Wants(lent int, preferred State) bool {
 }
 
 // Take gives the chunks of the transfer that have arrived since the last call, after which the list is not valid any
-// more. An error says that no more will come, or [ErrExcess].
+// more. An error says that no more will come, or is [ErrExcess] or [ErrTwice].
 func (in *Inbound) Take() ([]Arrival, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -91,10 +92,11 @@ func (in *Inbound) Take() ([]Arrival, error) {
 		switch {
 		case a.Seq != in.seq:
 			kept = append(kept, a) // of a later transfer, by a sender that needs no turn
-		case uint64(a.Bytes) > in.left || !a.within(in.bytes):
+		case !a.within(in.bytes):
 			return nil, fmt.Errorf("%w of %d bytes", ErrExcess, in.bytes)
+		case !in.have.add(a.Chunk):
+			return nil, fmt.Errorf("%w: %d bytes at %d", ErrTwice, a.Bytes, a.Offset)
 		default:
-			in.left -= uint64(a.Bytes)
 			in.taken = append(in.taken, a)
 		}
 	}

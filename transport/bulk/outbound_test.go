@@ -313,7 +313,9 @@ func (s *straight) Abandoned(bulk.Buffer)                  {}
 func (s *straight) Arrived(c bulk.Chunk, _ bulk.Buffer) {
 	s.to[c.ID].note(c)
 	s.n.arrived.Add(1)
-	s.arrivals.Add(c)
+	if err := s.arrivals.Add(c); err != nil {
+		s.n.errs <- err
+	}
 }
 
 // Chunks that become ready one after the other, as of downloads: in memory that the path can read, that only the path

@@ -8,7 +8,9 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// TCP is one of a session's bulk connections. One goroutine may send while another receives.
+// TCP is one of a session's bulk connections. One goroutine may send while another receives. Its chunks are tied to
+// each other in each direction ([transport.Chain]), as the messages of the main connection are: one that something on
+// the way drops, doubles or exchanges is not taken for another.
 type TCP struct {
 	Line *transport.Line
 	// Sent and Received count what went over the connection: the bytes of a chunk, and those with header and padding.
@@ -17,6 +19,8 @@ type TCP struct {
 
 	head [transport.MessageHeaderSize]byte // of the message that is being received
 	pad  [8]byte
+
+	out, in transport.Chain
 }
 
 var _ Sender = (*TCP)(nil)
@@ -34,7 +38,9 @@ func (t *TCP) Register([]byte) (Region, error) { return nil, nil }
 func (t *TCP) Send(p Piece, _ Region) error {
 	data := p.Data()
 	c := p.Chunk()
-	err := t.Line.Send(transport.MessageHeader{Type: transport.MsgChunk, ID: c.ID, Seq: c.Seq, Aux: c.Offset}, data)
+	h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(len(data)), ID: c.ID, Seq: c.Seq, Aux: c.Offset}
+	h.Flags = t.out.Next(&h)
+	err := t.Line.Send(h, data)
 	if t.Sent != nil {
 		t.Sent(len(data), wireBytes(len(data)))
 	}
@@ -62,6 +68,10 @@ func (t *TCP) Receive(r Receiver) error {
 		h, _, err := transport.ParseMessage(t.head[:])
 		if err == nil && (h.Type != transport.MsgChunk || h.Len == 0 || h.Len > transport.MaxChunk) {
 			err = fmt.Errorf("%w: %v of %d bytes on a bulk connection", ErrProtocol, h.Type, h.Len)
+		}
+		if n := t.in.Next(&h); err == nil && n != h.Flags {
+			err = fmt.Errorf("%w: a chunk numbered %#x, not %#x: something before it is missing or has changed", ErrProtocol,
+				h.Flags, n)
 		}
 		if err == nil {
 			err = t.receive(r, &h)

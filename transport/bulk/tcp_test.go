@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -97,6 +98,7 @@ func TestTCPBroken(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			near, far := tcpPair(t)
 			to := &one{mem: make([]byte, 100), refuse: c.refuse}
+			new(transport.Chain).Number(c.sent)
 			if _, err := unix.Write(near.Line.FD(), c.sent); err != nil {
 				t.Fatal(err)
 			}
@@ -107,6 +109,51 @@ func TestTCPBroken(t *testing.T) {
 			}
 			if len(to.arrived) > 0 || to.abandoned != c.abandoned {
 				t.Errorf("%d chunks arrived, %d were abandoned", len(to.arrived), to.abandoned)
+			}
+		})
+	}
+}
+
+// Chunks that something on the way drops, doubles, exchanges or changes end the connection, and those behind them do
+// not arrive.
+func TestTCPChunksOutOfOrder(t *testing.T) {
+	const n = 8
+	chunk := func(i int) []byte {
+		h := transport.MessageHeader{Type: transport.MsgChunk, Len: 8, Seq: 1, Aux: uint64(8 * i)}
+		return append(h.Append(nil), byte(i), 0, 0, 0, 0, 0, 0, 0)
+	}
+	for name, c := range map[string]struct {
+		change  func([][]byte) [][]byte
+		arrived int
+	}{
+		"as they are":          {func(l [][]byte) [][]byte { return l }, n},
+		"dropped":              {func(l [][]byte) [][]byte { return slices.Delete(l, 3, 4) }, 3},
+		"doubled":              {func(l [][]byte) [][]byte { return slices.Insert(l, 4, l[3]) }, 4},
+		"exchanged":            {func(l [][]byte) [][]byte { l[3], l[4] = l[4], l[3]; return l }, 3},
+		"moved":                {func(l [][]byte) [][]byte { l[3][24] += 8; return l }, 3},
+		"of another":           {func(l [][]byte) [][]byte { l[3][16]++; return l }, 3},
+		"the last one doubled": {func(l [][]byte) [][]byte { return append(l, l[n-1]) }, n},
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := tcpPair(t)
+			to := &one{mem: make([]byte, 8*(n+1))}
+			var chain transport.Chain
+			var list [][]byte
+			for i := range n {
+				k := chunk(i)
+				chain.Number(k)
+				list = append(list, k)
+			}
+			if _, err := unix.Write(near.Line.FD(), slices.Concat(c.change(list)...)); err != nil {
+				t.Fatal(err)
+			}
+			near.Line.Shutdown()
+			err := far.Receive(to)
+			if broken := errors.As(err, new(*bulk.BrokenError)); broken != (name != "as they are") {
+				t.Errorf("it ended with %v", err)
+			}
+			if len(to.arrived) != c.arrived {
+				t.Errorf("%d chunks arrived, expected %d", len(to.arrived), c.arrived)
 			}
 		})
 	}
