@@ -3,29 +3,19 @@ package server
 import (
 	"encoding/binary"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 )
 
 // Each tenant has its own limits, which its sessions' workers and its clients see.
 func TestLimitsOfTenants(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tenants")
-	text := "small token=token-of-small max-vram=8MiB max-sessions-per-tenant=1\nlarge token=token-of-large\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	tenants, err := tenant.Read(tenant.Files{Tenants: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	tenants := registry(t, "small token=token-of-small max-vram=8MiB max-sessions-per-tenant=1\n"+
+		"large token=token-of-large\n")
 	s := serve(t, func(c *Config) {
 		c.Tenants, c.Metrics, c.Limits = tenants, "127.0.0.1:0", &config.Limits{VRAM: 32 * config.MiB}
 	})

@@ -18,23 +18,30 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
+// registry knows the tenants of a file with that text.
+func registry(t *testing.T, text string) *tenant.Registry {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tenants")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := tenant.Read(tenant.Files{Tenants: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+const aliceAndBob = "alice token=alice-token\nbob token=bob-token\n"
+
 // twoTenants serves two, with a user id for each.
 func twoTenants(t *testing.T, change func(*Config)) *testServer {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("only root starts processes of other users")
 	}
-	file := filepath.Join(t.TempDir(), "tenants")
-	text := "alice token=alice-token\nbob token=bob-token\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	registry, err := tenant.Read(tenant.Files{Tenants: file})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return serve(t, func(c *Config) {
-		c.Tenants, c.StateDir = registry, t.TempDir()
+		c.Tenants, c.StateDir = registry(t, aliceAndBob), t.TempDir()
 		c.Workers.UIDs = spawner.Range{First: 300_000, Last: 300_099}
 		c.SameUser = false
 		if change != nil {
@@ -75,6 +82,47 @@ func TestUserOfEachTenant(t *testing.T) {
 	}
 	if s.field(bob, "CapEff") != strings.Repeat("0", 16) || s.field(bob, "Seccomp") != "2" {
 		t.Error("bob's worker has capabilities, or no filter")
+	}
+}
+
+// memory lists what a session's worker shares with other processes, by inode, but for the simulated machine's board.
+func (s *testServer) memory(l *link) map[uint64]string {
+	s.t.Helper()
+	folder := fmt.Sprintf("/proc/%d/fd/", s.workerOf(l))
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	found := map[uint64]string{}
+	for _, e := range entries {
+		name, err := os.Readlink(folder + e.Name())
+		if err != nil || !strings.HasPrefix(name, "/memfd:scuda-") || strings.HasPrefix(name, "/memfd:scuda-sim-board") {
+			continue
+		}
+		var st syscall.Stat_t
+		if err := syscall.Stat(folder+e.Name(), &st); err != nil {
+			s.t.Fatal(err)
+		}
+		found[st.Ino] = name
+	}
+	return found
+}
+
+// What a worker can write, no other tenant's worker looks at.
+func TestTenantsShareNoMemory(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Tenants, c.Isolation = registry(t, aliceAndBob), isolation.Off })
+	alice, alice2, bob := s.memory(s.as("alice")), s.memory(s.as("alice")), s.memory(s.as("bob"))
+	common := 0
+	for inode, name := range alice {
+		if other, shared := bob[inode]; shared {
+			t.Errorf("%s is memory of two tenants' workers, %s", name, other)
+		}
+		if _, shared := alice2[inode]; shared {
+			common++
+		}
+	}
+	if common == 0 {
+		t.Error("the workers of one tenant share nothing: the test looks at something else")
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
-	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/tlsrecord"
@@ -33,7 +32,7 @@ const (
 	msgDrain    = "drain"                // the supervisor shuts down soon
 	msgRevoked  = "revoked"              // the session's tenant may not go on; the process will be ended
 	msgPage     = "page"                 // the page of memory that the worker counts in, before its configuration
-	msgOrder    = "order"                // the memory in which sessions say how far they are, behind the page
+	msgCommons  = "commons"              // commonsInfo with the memory of the tenant's sessions, before a CUDA session
 	msgGPUs     = "gpus"                 // what does NVML say about the GPUs? The worker's answer: gpuList
 	msgEnded    = "ended"                // endedInfo, the session is over and the worker exits
 )
@@ -63,7 +62,6 @@ type workerConfig struct {
 	LogFormat  config.LogFormat
 
 	board *os.File // of the simulated machine; it travels beside the rest
-	order *order.Shared
 }
 
 type readyInfo struct {
@@ -83,6 +81,10 @@ type sessionInfo struct {
 	Welcome []byte // of an NVML session, whose worker sends it with its first answers
 	TLS     *tlsrecord.State
 	Limits  config.Limits // those of a CUDA session's tenant
+}
+
+type commonsInfo struct {
+	Place int // the session's
 }
 
 type joinInfo struct {
@@ -168,7 +170,6 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 		p.err = err
 		line.Close()
 		pages.Remove(page)
-		wc.order.Free(p.pid())
 		close(p.exited)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -200,9 +201,6 @@ func (e *workerError) Error() string { return e.text }
 
 func (p *process) handshake(wc workerConfig, page int) error {
 	if err := p.line.Send(msgPage, struct{}{}, page); err != nil {
-		return fmt.Errorf("configure a worker: %w", err)
-	}
-	if err := p.line.Send(msgOrder, struct{}{}, wc.order.FD); err != nil {
 		return fmt.Errorf("configure a worker: %w", err)
 	}
 	if err := p.line.Send(msgConfig, wc, int(wc.board.Fd())); err != nil {

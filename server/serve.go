@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
-	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/transport"
 )
@@ -39,11 +39,11 @@ type supervisor struct {
 	shares   *shelf
 	images   *modcache.Cache // nil: none
 	metrics  *metrics.Server
-	board    *os.File // of the simulated machine
-	order    *order.Shared
-	workers  sync.WaitGroup // those who follow a worker to its end
-	door     *door.Door     // where connections wait that are not admitted yet
-	lines    door.Lines     // that such connections may write into the log
+	board    *os.File        // of the simulated machine
+	commons  commons.Tenants // what their sessions share
+	workers  sync.WaitGroup  // those who follow a worker to its end
+	door     *door.Door      // where connections wait that are not admitted yet
+	lines    door.Lines      // that such connections may write into the log
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
@@ -76,10 +76,6 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer s.board.Close()
-	if s.order, err = order.New(); err != nil {
-		return err
-	}
-	defer s.order.Close()
 	if s.images = openImages(&s.cfg); s.images != nil {
 		defer s.images.Close()
 	}
@@ -184,7 +180,7 @@ func (s *supervisor) workerConfig(mode string) workerConfig {
 		Images: s.images != nil, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
 		RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings,
 		LogLevel: int(level), LogFormat: s.cfg.LogFormat,
-		board: s.board, order: s.order}
+		board: s.board}
 }
 
 func (s *supervisor) startCUDA(ctx context.Context, tenant string) (*process, error) {

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/metrics"
@@ -264,6 +265,14 @@ func (s *supervisor) serveSession(
 		}
 		return refusef(transport.StatusFailed, "%w", err)
 	}
+	var visit *commons.Visit
+	if !nvml {
+		if visit, err = s.commons.Enter(c.who.Name); err != nil {
+			p.end()
+			return refusef(transport.StatusBusy, "%w", err)
+		}
+		defer visit.Leave() // once the worker has ended
+	}
 	defer func() {
 		p.line.Close() // ends a worker that has no session
 		<-p.exited
@@ -310,7 +319,13 @@ func (s *supervisor) serveSession(
 	}
 	// The worker gets the connection before anybody can name the session, so that a callback connection always finds it
 	// there. A CUDA worker sends nothing until a command comes, and its client sends none before the welcome.
-	if err := passOn(c, p, msgSession, info); err != nil {
+	if visit != nil {
+		err = p.line.Send(msgCommons, commonsInfo{visit.Place}, visit.FD())
+	}
+	if err == nil {
+		err = passOn(c, p, msgSession, info)
+	}
+	if err != nil {
 		p.kill()
 		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
 	}

@@ -20,12 +20,12 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/driver/real"
+	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/nvmldispatch"
-	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/server/probe"
 	"scuda.dev/scuda/server/stdio"
 	"scuda.dev/scuda/sim"
@@ -76,7 +76,7 @@ type worker struct {
 	nvml    nvml.Driver
 	text    *stdio.Capture
 	page    *metrics.Shared
-	order   *order.Shared
+	seat    *commons.Seat // comes before the session
 }
 
 func (w *worker) run() error {
@@ -88,15 +88,6 @@ func (w *worker) run() error {
 	}
 	if err == nil {
 		w.page, err = metrics.OpenPage(m.FD)
-	}
-	if err == nil {
-		m, err = w.line.Receive()
-	}
-	if err == nil && m.Type != msgOrder {
-		err = fmt.Errorf("%w: %q instead of the memory of the sessions' order", handoff.ErrMalformed, m.Type)
-	}
-	if err == nil {
-		w.order, err = order.Open(m.FD)
 	}
 	if err == nil {
 		m, err = w.line.Receive()
@@ -305,6 +296,8 @@ func (w *worker) listen() {
 			os.Exit(1)
 		}
 		switch m.Type {
+		case msgCommons:
+			err = w.sit(m)
 		case msgSession:
 			err = w.openSession(m)
 		case msgCallback, msgBulk, msgRDMA:
@@ -341,6 +334,21 @@ func (w *worker) listen() {
 	}
 }
 
+// sit takes the session's place among those of its tenant.
+func (w *worker) sit(m *handoff.Message) error {
+	var info commonsInfo
+	err := m.Decode(&info)
+	if err == nil && w.seat != nil {
+		err = fmt.Errorf("%w: a second place for one worker", handoff.ErrMalformed)
+	}
+	if err != nil {
+		closeFD(m.FD)
+		return err
+	}
+	w.seat, err = commons.Open(m.FD, info.Place)
+	return err
+}
+
 // openSession prepares the worker's one session, which the main goroutine carries out.
 func (w *worker) openSession(m *handoff.Message) error {
 	var info sessionInfo
@@ -362,7 +370,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Limits: info.Limits, Abort: w.abort, Log: log, Metrics: w.page.Page, Primary: w.machine.Retained,
-			Sharer: w.sharer, Board: w.order.Board, Text: w.text})
+			Sharer: w.sharer, Seat: w.seat, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

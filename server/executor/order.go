@@ -4,12 +4,11 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"fmt"
-	"os"
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
-	"scuda.dev/scuda/server/order"
+	"scuda.dev/scuda/server/commons"
 )
 
 // Order between sessions whose programs share memory of the GPU. Natively a launch or a copy that has returned is in
@@ -21,14 +20,13 @@ import (
 
 // ordering is the engine of the order between sessions that share memory.
 //
-// No locks: it belongs to the executor's thread alone. Its place on the board is memory that all sessions of the
-// server see.
+// No locks: it belongs to the executor's thread alone. Its place is memory that all sessions of its tenant see.
 type ordering struct {
 	*base
-	loop  orderingLoop
-	board *order.Board // nil: there are no other sessions
+	loop orderingLoop
+	seat *commons.Seat // nil: there are no other sessions
 
-	place *order.Place // nil: the program shares no memory
+	place *commons.Place // nil: the program shares no memory
 	reply wire.OrderPlace
 	at    uint64            // behind the last command that was carried out, or lies in the run
 	stuck map[uint32]uint64 // by place: the position at which somebody's patience was at its end
@@ -39,8 +37,8 @@ type orderingLoop interface {
 	napAfter(quiet time.Duration) error // lets a moment pass; the error says that the session is over
 }
 
-func newOrdering(s *Session, board *order.Board) ordering {
-	return ordering{base: &s.base, loop: s, board: board, stuck: make(map[uint32]uint64)}
+func newOrdering(s *Session, seat *commons.Seat) ordering {
+	return ordering{base: &s.base, loop: s, seat: seat, stuck: make(map[uint32]uint64)}
 }
 
 // coreThread is the ordinal of the client's core, whose commands have no position.
@@ -59,7 +57,7 @@ func (o *ordering) join(c *command) (cuda.CUresult, error) {
 	if len(c.payload) != 0 {
 		return 0, protocolError("order_join with a payload of %d bytes", len(c.payload))
 	}
-	if o.board == nil {
+	if o.seat == nil {
 		return cuda.CUDA_ERROR_OPERATING_SYSTEM, nil // the client has its calls answered
 	}
 	if o.place == nil {
@@ -68,10 +66,7 @@ func (o *ordering) join(c *command) (cuda.CUresult, error) {
 			return 0, fmt.Errorf("a number for the session: %w", err)
 		}
 		reply := wire.OrderPlace{ID: binary.NativeEndian.Uint64(id[:]) | 1}
-		n, place, ok := o.board.Claim(reply.ID, os.Getpid())
-		if !ok {
-			return cuda.CUDA_ERROR_OUT_OF_MEMORY, nil
-		}
+		n, place := o.seat.Join(reply.ID)
 		reply.Place = uint32(n)
 		o.place, o.reply, o.at = place, reply, c.Seq
 		o.order = o
@@ -97,7 +92,7 @@ func (o *ordering) beforeWaitingCall() (after func()) {
 		return func() {}
 	}
 	o.place.SetPatience(callPatience)
-	return func() { o.place.SetPatience(order.Patience) }
+	return func() { o.place.SetPatience(commons.Patience) }
 }
 
 // hasWork says whether the GPU has work of a context.
@@ -132,7 +127,7 @@ func (o *ordering) limitWork(st *stream) {
 				return // the session is over
 			}
 		}
-		o.place.SetPatience(order.Patience)
+		o.place.SetPatience(commons.Patience)
 		st.ctx.events = append(st.ctx.events, st.half)
 		st.half = 0
 	}
@@ -164,7 +159,7 @@ func (o *ordering) awaitOthers(c *command) error {
 
 // awaitPlace waits until another session has come far enough.
 func (o *ordering) awaitPlace(a *wire.OrderAfter) error {
-	place := o.board.Find(a.Place, a.ID)
+	place := o.seat.Find(a.Place, a.ID)
 	if place == nil || place == o.place || place.Position() >= a.Position {
 		return nil
 	}

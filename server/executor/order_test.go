@@ -3,13 +3,14 @@ package executor
 import (
 	"bytes"
 	"errors"
-	"os"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
-	"scuda.dev/scuda/server/order"
+	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/transport"
 )
 
@@ -46,16 +47,40 @@ func answered(ch <-chan message) bool {
 	}
 }
 
-func three(t *testing.T) (board *order.Board, first, second, clock *client) {
+// sit gives a new session's seat among those of a tenant.
+func sit(t *testing.T, all *commons.Tenants) (*commons.Seat, *commons.Visit) {
 	t.Helper()
-	board = new(order.Board)
+	v, err := all.Enter("tenant")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(uintptr(v.FD()), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := commons.Open(fd, v.Place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, v
+}
+
+// three gives two sessions of a tenant, one of nobody's, and what the tenant's sessions see; leave ends the first one's
+// stay.
+func three(t *testing.T) (board *commons.Seat, leave func(), first, second, clock *client) {
+	t.Helper()
+	var all commons.Tenants
 	gpu := openSim(t)
-	shared := func(c *Config) { c.Board, c.GPU = board, gpu }
-	return board, connect(t, shared), connect(t, shared), connect(t)
+	a, visit := sit(t, &all)
+	b, _ := sit(t, &all)
+	t.Cleanup(a.Close) // after the sessions
+	t.Cleanup(b.Close)
+	on := func(s *commons.Seat) option { return func(c *Config) { c.Seat, c.GPU = s, gpu } }
+	return b, visit.Leave, connect(t, on(a)), connect(t, on(b)), connect(t)
 }
 
 func TestOrderWaitsForTheOther(t *testing.T) {
-	_, a, b, clock := three(t)
+	_, _, a, b, clock := three(t)
 	at := a.join()
 	b.join()
 	d := a.alloc(64)
@@ -73,7 +98,7 @@ func TestOrderWaitsForTheOther(t *testing.T) {
 
 // A bulk command is carried out when its data have come.
 func TestOrderWaitsForBulkData(t *testing.T) {
-	_, a, b, clock := three(t)
+	_, _, a, b, clock := three(t)
 	at := a.join()
 	b.join()
 	const n = 2 << 20
@@ -94,11 +119,11 @@ func TestOrderWaitsForBulkData(t *testing.T) {
 
 // Nobody waits for ever: for a session that does not get on, for one that is over, or for none.
 func TestOrderEnds(t *testing.T) {
-	board, a, b, _ := three(t)
+	board, leave, a, b, _ := three(t)
 	at := a.join()
 	own := b.join()
 	p := board.Find(at.Place, at.ID)
-	if p == nil || board.Find(at.Place, at.ID+2) != nil || board.Find(order.Places, at.ID) != nil {
+	if p == nil || board.Find(at.Place, at.ID+2) != nil || board.Find(commons.Places, at.ID) != nil {
 		t.Fatal("a is not where it says")
 	}
 	p.SetPatience(time.Millisecond)
@@ -113,13 +138,13 @@ func TestOrderEnds(t *testing.T) {
 	a.must(wire.OpPing, nil) // now it has
 	b.behind(at, 1<<40)
 	ch := b.start(0, wire.OpPing, 0, nil, nil)
-	board.Free(os.Getpid())
+	leave()
 	b.await(ch)
 }
 
 // A session whose GPU has as much work as it may have is not waited for: what it waits for may be the other's.
 func TestOrderFull(t *testing.T) {
-	board, a, b, clock := three(t)
+	board, _, a, b, clock := three(t)
 	at := a.join()
 	b.join()
 	d, st, other := a.alloc(64), a.stream(1), a.stream(1)
@@ -143,12 +168,12 @@ func TestOrderFull(t *testing.T) {
 	}
 	b.upload(d, []byte{1, 0, 0, 0}, 0, 1)
 	a.sync(st)
-	if p.Position() < end || p.Patience() != order.Patience {
+	if p.Position() < end || p.Patience() != commons.Patience {
 		t.Errorf("at %d of %d, patience %v", p.Position(), end, p.Patience())
 	}
 }
 
-func TestOrderWithoutABoard(t *testing.T) {
+func TestOrderWithoutASeat(t *testing.T) {
 	connect(t).expect(cuda.CUDA_ERROR_OPERATING_SYSTEM, wire.OpOrderJoin, nil)
 }
 
@@ -160,7 +185,10 @@ func TestOrderMalformed(t *testing.T) {
 		"join with more":     func(c *client) { c.send(wire.OpOrderJoin, make([]byte, 8)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := connect(t, func(cfg *Config) { cfg.Board = new(order.Board) })
+			var all commons.Tenants
+			seat, _ := sit(t, &all)
+			t.Cleanup(seat.Close)
+			c := connect(t, func(cfg *Config) { cfg.Seat = seat })
 			send(c)
 			if err := c.wait(); !errors.Is(err, ErrProtocol) {
 				t.Errorf("the session ended with %v", err)

@@ -15,8 +15,8 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/metrics"
-	"scuda.dev/scuda/server/order"
 	"scuda.dev/scuda/transport"
 )
 
@@ -77,8 +77,8 @@ type Config struct {
 	// Primary lists the devices whose primary context the worker holds; the session may have to give them up.
 	Primary []cuda.CUdevice
 	Sharer  Sharer // nil: memory cannot be shared with other sessions
-	// Board is where the sessions of a server see how far the others are; nil: there are none.
-	Board *order.Board
+	// Seat is where the sessions of a tenant see how far the others are; nil: there are none.
+	Seat *commons.Seat
 	// Beat is how often it is looked for a client that is gone; 0: [transport.Beat].
 	Beat time.Duration
 	// Text is where the driver's prints arrive; nil when nobody collects them.
@@ -156,7 +156,7 @@ func New(cfg Config) (*Session, error) {
 	s.graphs = newGraphs(s)
 	s.hostmem = newHostmem(s, cfg.Sharer)
 	s.modules = newModules(s, cfg.Images)
-	s.ordering = newOrdering(s, cfg.Board)
+	s.ordering = newOrdering(s, cfg.Seat)
 	s.copies.begin(s, cfg)
 	s.times.begin(s, cfg.Limits, cfg.Abort)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}

@@ -1,0 +1,79 @@
+package commons
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// ErrFull says that a tenant has all the sessions that it may have.
+var ErrFull = errors.New("no place for one more session of the tenant")
+
+// Tenants is the supervisor's account of who has which place. Its zero value can be used, by many at once.
+type Tenants struct {
+	mu sync.Mutex
+	by map[string]*hall
+}
+
+// hall is the memory of one tenant. It is there as long as there are sessions.
+type hall struct {
+	shared
+	taken []bool // up to the highest place that is
+}
+
+// Visit is a session's stay.
+type Visit struct {
+	Place  int
+	tenant string
+	of     *Tenants
+	hall   *hall
+}
+
+// FD is the tenant's memory, for the session's worker. It is the visit's until that ends.
+func (v *Visit) FD() int { return v.hall.fd }
+
+// Enter gives a session of a tenant a place.
+func (t *Tenants) Enter(tenant string) (*Visit, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.by[tenant]
+	if h == nil {
+		s, err := newShared()
+		if err != nil {
+			return nil, err
+		}
+		if t.by == nil {
+			t.by = make(map[string]*hall)
+		}
+		h = &hall{shared: s}
+		t.by[tenant] = h
+	}
+	n := slices.Index(h.taken, false)
+	switch {
+	case n >= 0:
+		h.taken[n] = true
+	case len(h.taken) == Places:
+		return nil, fmt.Errorf("%w: %s has %d", ErrFull, tenant, Places)
+	default:
+		n = len(h.taken)
+		h.taken = append(h.taken, true)
+	}
+	return &Visit{n, tenant, t, h}, nil
+}
+
+// Leave gives the place of a session back whose worker has ended.
+func (v *Visit) Leave() {
+	v.of.mu.Lock()
+	defer v.of.mu.Unlock()
+	h := v.hall
+	h.places[v.Place].clear()
+	h.taken[v.Place] = false
+	for n := len(h.taken); n > 0 && !h.taken[n-1]; n-- {
+		h.taken = h.taken[:n-1]
+	}
+	if len(h.taken) == 0 {
+		h.close()
+		delete(v.of.by, v.tenant)
+	}
+}
