@@ -14,6 +14,7 @@ var ErrLimit = errors.New("bad limit")
 type Limits struct {
 	Sessions     uint64        // CUDA sessions of the tenant at once
 	VRAM         Size          // of the GPUs, for each session
+	TenantVRAM   Size          // of the GPUs, for all sessions of the tenant together
 	HostMemory   Size          // of the server's machine, that a worker holds for its client
 	PinnedMemory Size          // of that machine, page-locked
 	Idle         time.Duration // how long a session may make no call
@@ -35,6 +36,8 @@ var LimitTable = []Limit{
 		func(l *Limits) any { return &l.Sessions }},
 	{"max-vram", "SIZE", "of GPU memory for each session, on all GPUs together",
 		func(l *Limits) any { return &l.VRAM }},
+	{"max-vram-per-tenant", "SIZE", "of GPU memory for all sessions of a tenant together, on all GPUs",
+		func(l *Limits) any { return &l.TenantVRAM }},
 	{"max-host-memory", "SIZE", "of this machine's memory that a session's worker keeps for its client: images, " +
 		"inputs of the linker", func(l *Limits) any { return &l.HostMemory }},
 	{"max-pinned-memory", "SIZE", "of this machine's memory that a session's copies go through, page-locked",
@@ -43,6 +46,14 @@ var LimitTable = []Limit{
 		func(l *Limits) any { return &l.Idle }},
 	{"work-timeout", "TIME", "that a GPU may take for what it was given; a session that takes longer ends with " +
 		"CUDA_ERROR_LAUNCH_TIMEOUT", func(l *Limits) any { return &l.Work }},
+}
+
+// MostVRAM is how much GPU memory a session may have at most; 0: any number.
+func (l *Limits) MostVRAM() Size {
+	if l.VRAM == 0 || l.TenantVRAM == 0 {
+		return max(l.VRAM, l.TenantVRAM)
+	}
+	return min(l.VRAM, l.TenantVRAM)
 }
 
 // DefaultLimits are those of a server that is told nothing.

@@ -72,6 +72,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_MAX_NVML_SESSIONS", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS_PER_TENANT", Server: true},
 	{Name: "SCUDA_MAX_VRAM", Server: true},
+	{Name: "SCUDA_MAX_VRAM_PER_TENANT", Server: true},
 	{Name: "SCUDA_MAX_HOST_MEMORY", Server: true},
 	{Name: "SCUDA_MAX_PINNED_MEMORY", Server: true},
 	{Name: "SCUDA_IDLE_TIMEOUT", Server: true},

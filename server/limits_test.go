@@ -3,7 +3,9 @@ package server
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +45,60 @@ func TestLimitsOfTenants(t *testing.T) {
 		}
 		s.shows(`scuda_memory_refused_total{limit="max-vram"} ` + string(rune('0'+c.refused)))
 	}
+}
+
+// The sessions of a tenant have one limit together. What one gives back, or leaves when it ends, another gets.
+func TestMemoryOfATenant(t *testing.T) {
+	s := serve(t, func(c *Config) {
+		c.Tenants = registry(t, "alice token=alice-token max-vram-per-tenant=8MiB\nbob token=bob-token max-vram=32MiB\n")
+		c.Metrics = "127.0.0.1:0"
+	})
+	alloc := func(l *link, mib uint64) int32 {
+		t.Helper()
+		ask := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), mib<<20)
+		r, _, err := l.call(cuda.OpCuMemAlloc_v2, 1<<36, ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	info := func(l *link, free uint64) {
+		t.Helper()
+		ask := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), 1)
+		r, b, err := l.call(cuda.OpCuMemGetInfo_v2, 1<<36, ask)
+		if r != 0 || err != nil || len(b) < 32 {
+			t.Fatalf("%d, %d bytes, %v", r, len(b), err)
+		}
+		got, total := binary.LittleEndian.Uint64(b[8:]), binary.LittleEndian.Uint64(b[24:])
+		if got != free<<20 || total != 8<<20 || l.welcome.Devices[0].TotalMem != 8<<20 {
+			t.Errorf("%d of %d are free; the client is told of %d", got, total, l.welcome.Devices[0].TotalMem)
+		}
+	}
+	one, two := s.as("alice"), s.as("alice") // 1 MiB each
+	bob := s.as("bob")
+	if r := alloc(one, 5); r != 0 {
+		t.Fatalf("5 MiB of 6: %d", r)
+	}
+	info(two, 1)
+	if r := alloc(two, 2); r != int32(cuda.CUDA_ERROR_OUT_OF_MEMORY) {
+		t.Errorf("2 MiB of 1: %d", r)
+	}
+	s.shows(`scuda_memory_refused_total{limit="max-vram-per-tenant"} 1`)
+	s.shows(fmt.Sprintf(`scuda_tenant_gpu_memory_bytes{tenant="alice"} %g`, float64(7<<20)))
+	if r := alloc(bob, 20); r != 0 {
+		t.Errorf("another tenant is refused: %d", r)
+	}
+	one.leave()
+	s.shows(fmt.Sprintf(`scuda_tenant_gpu_memory_bytes{tenant="alice"} %g`, float64(1<<20)))
+	info(two, 7)
+	if r := alloc(two, 7); r != 0 {
+		t.Errorf("what an ended session had is not given: %d", r)
+	}
+	if err := syscall.Kill(s.workerOf(two), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.logged("worker crashed")
+	info(s.as("alice"), 7)
 }
 
 // A session that makes no call ends, its client is told why, and it counts as such.

@@ -52,6 +52,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 		return s.startProcess(s.stop, modeNVML, nobody)
 	}}
 	s.metrics = metrics.NewServer(build, remember(gpus.read))
+	s.metrics.TenantMemory(s.commons.Memory)
 	if s.images != nil {
 		s.metrics.ModuleCache(s.cacheFigures)
 	}

@@ -294,10 +294,10 @@ func (s *supervisor) serveSession(
 	log = log.With("session", x.id, "worker", p.pid())
 	w := s.welcome(c, &p.ready)
 	w.Session, w.Secret = x.id, x.secret
-	if limits.VRAM > 0 && !nvml { // the client answers cuDeviceTotalMem by this
+	if most := uint64(limits.MostVRAM()); most > 0 && !nvml { // the client answers cuDeviceTotalMem by this
 		w.Devices = slices.Clone(w.Devices)
 		for i := range w.Devices {
-			w.Devices[i].TotalMem = min(w.Devices[i].TotalMem, uint64(limits.VRAM))
+			w.Devices[i].TotalMem = min(w.Devices[i].TotalMem, most)
 		}
 	}
 	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits}

@@ -15,14 +15,22 @@ import (
 const Places = 4096
 
 // board is the memory.
-type board struct{ places [Places]Place }
+type board struct {
+	seats  atomic.Uint64 // behind the last place that is taken; the supervisor writes it
+	_      [7]uint64     // a cache line
+	places [Places]Place
+}
+
+// taken are the places of which some are taken.
+func (b *board) taken() []Place { return b.places[:min(b.seats.Load(), Places)] }
 
 // Place is what one session says of itself.
 type Place struct {
-	id       atomic.Uint64 // of the session; 0: it shares no memory
+	memory   atomic.Uint64 // bytes of the GPUs' that it has, or is about to have
+	id       atomic.Uint64 // by which others know it; 0: it shares no memory
 	position atomic.Uint64 // in its client's stream: everything before was handed to the driver
 	patience atomic.Int64  // others wait so many nanoseconds for the next step
-	_        [5]uint64     // a cache line each
+	_        [4]uint64     // a cache line each
 }
 
 // Patience is how long others wait for a session that does not get on. A first launch that has its code loaded takes
@@ -48,6 +56,7 @@ func (p *Place) Patience() time.Duration { return time.Duration(p.patience.Load(
 func (p *Place) clear() {
 	p.id.Store(0)
 	p.position.Store(0)
+	p.memory.Store(0)
 }
 
 const boardBytes = int(unsafe.Sizeof(board{}))

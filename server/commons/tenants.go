@@ -59,6 +59,7 @@ func (t *Tenants) Enter(tenant string) (*Visit, error) {
 		n = len(h.taken)
 		h.taken = append(h.taken, true)
 	}
+	h.seats.Store(uint64(len(h.taken)))
 	return &Visit{n, tenant, t, h}, nil
 }
 
@@ -72,6 +73,7 @@ func (v *Visit) Leave() {
 	for n := len(h.taken); n > 0 && !h.taken[n-1]; n-- {
 		h.taken = h.taken[:n-1]
 	}
+	h.seats.Store(uint64(len(h.taken)))
 	if len(h.taken) == 0 {
 		h.close()
 		delete(v.of.by, v.tenant)

@@ -19,6 +19,7 @@ import (
 // by every thread.
 type base struct {
 	gpu      cuda.GPU
+	quota    *quota.GPU    // is gpu; nil: there is no limit of its memory
 	launcher cuda.Launcher // nil where the GPU launches one by one
 	log      *slog.Logger
 	metrics  *metrics.Page
@@ -59,13 +60,13 @@ type workOrder interface {
 // newBase prepares it, but for the memory and the handles.
 func newBase(cfg Config, table *handle.Table) base {
 	launcher, _ := cfg.GPU.(cuda.Launcher)
-	gpu := cfg.GPU
-	if limit := cfg.Limits.VRAM; limit > 0 {
-		b := newBudget(&cfg, limit, "max-vram", metrics.RefusedVRAM)
-		gpu = quota.New(gpu, uint64(limit), b.refuse)
+	gpu, limited := cfg.GPU, newQuota(&cfg)
+	if limited != nil {
+		gpu = limited
 	}
 	return base{
 		gpu:        gpu,
+		quota:      limited,
 		launcher:   launcher,
 		log:        cfg.Log,
 		metrics:    cfg.Metrics,
@@ -79,6 +80,22 @@ func newBase(cfg Config, table *handle.Table) base {
 		threads:    make(map[uint32]*thread),
 		captures:   make(map[cuda.CUstream]capture),
 	}
+}
+
+// newQuota bounds the GPUs' memory, where it is bounded.
+func newQuota(cfg *Config) *quota.GPU {
+	l := cfg.Limits
+	if l.VRAM == 0 && l.TenantVRAM == 0 {
+		return nil
+	}
+	own := newBudget(cfg, l.VRAM, "max-vram", metrics.RefusedVRAM)
+	all := newBudget(cfg, l.TenantVRAM, "max-vram-per-tenant", metrics.RefusedTenantVRAM)
+	var account quota.Account
+	if cfg.Seat != nil {
+		account = cfg.Seat
+	}
+	return quota.New(cfg.GPU, quota.Limit{Bytes: own.limit, Refused: own.refuse},
+		quota.Limit{Bytes: all.limit, Refused: all.refuse}, account)
 }
 
 // refuse is the answer to what functions do not support though they work otherwise. The client knows the function's

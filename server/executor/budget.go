@@ -37,7 +37,7 @@ func (b *budget) refuse(wants, has uint64) {
 	b.page.Add(b.refused, 1)
 	if !b.said {
 		b.said = true
-		b.log.Warn("a session has all the memory that it may have; CUDA_ERROR_OUT_OF_MEMORY (2) was answered", "limit", b.of,
+		b.log.Warn("all the memory is taken that may be had; CUDA_ERROR_OUT_OF_MEMORY (2) was answered", "limit", b.of,
 			"bytes", b.limit, "has", has, "wants", wants)
 	}
 }

@@ -353,6 +353,9 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 	case quiet < spinIdle && flushed:
 		return nil
 	}
+	if timeout < 0 && s.quota != nil {
+		s.quota.Look()
+	}
 	if timeout < 0 && s.copies.uploads.incoming == nil {
 		var err error
 		if timeout, err = s.times.rest(time.Now(), s.busy); err != nil {

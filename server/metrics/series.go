@@ -32,6 +32,7 @@ const (
 	RefusedHost
 	RefusedPinned
 	RefusedVRAM
+	RefusedTenantVRAM
 
 	QueueBytes // the first gauge
 	PendingWaits
@@ -73,7 +74,7 @@ const (
 	helpMigrated  = "Bytes of unified memory that moved between clients and GPUs; they are among the copied ones."
 	helpChanged   = "Times that a session's bulk data moved to another transport."
 	helpModules   = "Module images that clients asked for, by whether the module cache had them."
-	helpRefused   = "Requests for memory that a session's limit refused, by limit."
+	helpRefused   = "Requests for memory that a limit refused, by limit."
 	helpPending   = "Calls that wait for work of a GPU to complete."
 	nameBytes     = "scuda_transport_bytes_total"
 	nameCopied    = "scuda_copied_bytes_total"
@@ -109,12 +110,13 @@ var table = [series]described{
 	ModuleMiss: {nameModules, helpModules, []string{"result", "miss"}},
 	ModuleUploaded: {"scuda_module_uploaded_bytes_total",
 		"Bytes of module images that clients sent because the module cache did not have them.", nil},
-	RefusedHost:      {nameRefused, helpRefused, []string{"limit", "max-host-memory"}},
-	RefusedPinned:    {nameRefused, helpRefused, []string{"limit", "max-pinned-memory"}},
-	RefusedVRAM:      {nameRefused, helpRefused, []string{"limit", "max-vram"}},
-	QueueBytes:       {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
-	PendingWaits:     {namePending, helpPending, []string{"kind", "synchronize"}},
-	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},
+	RefusedHost:       {nameRefused, helpRefused, []string{"limit", "max-host-memory"}},
+	RefusedPinned:     {nameRefused, helpRefused, []string{"limit", "max-pinned-memory"}},
+	RefusedVRAM:       {nameRefused, helpRefused, []string{"limit", "max-vram"}},
+	RefusedTenantVRAM: {nameRefused, helpRefused, []string{"limit", "max-vram-per-tenant"}},
+	QueueBytes:        {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
+	PendingWaits:      {namePending, helpPending, []string{"kind", "synchronize"}},
+	PendingDownloads:  {namePending, helpPending, []string{"kind", "download"}},
 }
 
 // Histogram is a distribution of times in a [Page]. The first ones are those of classes of calls, by the same numbers.

@@ -117,6 +117,9 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
+// TenantMemory offers what tenants' sessions have of the GPUs' memory, which is asked for at each scrape.
+func (s *Server) TenantMemory(figures TenantMemory) { s.registry.MustRegister(figures) }
+
 // ModuleCache offers the figures of the module cache, which are asked for at each scrape.
 func (s *Server) ModuleCache(figures func() CacheFigures) {
 	s.registry.MustRegister(ModuleCache(figures))

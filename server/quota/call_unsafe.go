@@ -67,8 +67,9 @@ func (g *GPU) info(a *cuda.Words) cuda.CUresult {
 		return r
 	}
 	free, total := at[uint64](a[0]), at[uint64](a[1])
-	*total = min(*total, g.limit)
-	*free = min(*free, g.limit-min(g.Used(), g.limit))
+	own, all, used := g.own.bytes(), g.all.bytes(), g.Used()
+	*total = min(*total, own, all)
+	*free = min(*free, own-min(used, own), all-min(used+g.account.Others(), all))
 	return r
 }
 
@@ -91,15 +92,16 @@ func (g *GPU) allocAsync(op uint16, a *cuda.Words) cuda.CUresult {
 	if r != cuda.CUDA_SUCCESS {
 		return r
 	}
-	has := g.total()
-	if has > g.limit {
+	refused := g.book(g.total(), 0)
+	if refused != nil {
 		g.trim()
-		has = g.total()
+		refused = g.book(g.total(), 0)
 	}
-	if has > g.limit {
-		g.refused(bytes, has)
+	if refused != nil {
+		refused(bytes)
 		_ = g.ask(cuda.OpCuMemFreeAsync, uint64(*at[cuda.CUdeviceptr](a[0])), stream)
 		g.trim()
+		g.tell()
 		return cuda.CUDA_ERROR_OUT_OF_MEMORY
 	}
 	return r
@@ -116,6 +118,7 @@ func (g *GPU) pool(op uint16, a *cuda.Words) cuda.CUresult {
 	}
 	if op == cuda.OpCuMemPoolDestroy {
 		delete(g.pools, cuda.CUmemoryPool(a[0]))
+		g.tell()
 	} else {
 		g.pools[*at[cuda.CUmemoryPool](a[0])] = struct{}{}
 	}
@@ -160,6 +163,7 @@ func (g *GPU) destroyArray(op uint16, a *cuda.Words) cuda.CUresult {
 	if b, ok := g.arrays[array]; ok && r == cuda.CUDA_SUCCESS {
 		g.used -= b.bytes
 		delete(g.arrays, array)
+		g.tell()
 	}
 	return r
 }

@@ -1,6 +1,8 @@
 package quota
 
 import (
+	"math"
+	"math/bits"
 	"sync"
 	"unsafe"
 
@@ -11,11 +13,47 @@ import (
 // unit is what the driver rounds allocations up to, at least.
 const unit = 512
 
-// GPU is a driver with a limit.
+// Limit is how much may be had.
+type Limit struct {
+	Bytes   uint64                  // 0: any number
+	Refused func(wants, has uint64) // is told what cannot be had, while a lock is held
+}
+
+func (l Limit) bytes() uint64 {
+	if l.Bytes == 0 {
+		return math.MaxUint64
+	}
+	return l.Bytes
+}
+
+// fits says whether somebody who has so much may have so much more.
+func (l Limit) fits(has, more uint64) bool { return more <= l.bytes() && has <= l.bytes()-more }
+
+// Account is what several sessions have together. Their GPUs may be in several processes.
+type Account interface {
+	// Book says that this session has so much and wants more, which is booked if all sessions then stay within the limit.
+	// It gives what the other sessions have.
+	Book(has, more, limit uint64) (others uint64, ok bool)
+	// Has says how much this session has.
+	Has(bytes uint64)
+	// Others is how much the other sessions have.
+	Others() uint64
+}
+
+// alone is the account of a session that shares its limit with nobody.
+type alone struct{}
+
+func (alone) Book(has, more, limit uint64) (uint64, bool) {
+	return 0, Limit{Bytes: limit}.fits(has, more)
+}
+func (alone) Has(uint64)     {}
+func (alone) Others() uint64 { return 0 }
+
+// GPU is a driver with limits.
 type GPU struct {
 	cuda.GPU
-	limit   uint64
-	refused func(wants, has uint64)
+	own, all Limit // of this session, and of those of the account
+	account  Account
 
 	mu        sync.Mutex
 	used      uint64 // without what pools and graphs have
@@ -54,10 +92,13 @@ var (
 	_ cuda.Caller = (*GPU)(nil)
 )
 
-// New limits a driver's memory. refused is called with what cannot be had, while a lock is held.
-func New(of cuda.GPU, limit uint64, refused func(wants, has uint64)) *GPU {
+// New limits a driver's memory: that of this session, and that of all of an account; nil: there are no others.
+func New(of cuda.GPU, own, all Limit, account Account) *GPU {
+	if account == nil {
+		account = alone{}
+	}
 	return &GPU{
-		GPU: of, limit: limit, refused: refused,
+		GPU: of, own: own, all: all, account: account,
 		linear: make(map[cuda.CUdeviceptr]block), arrays: make(map[uint64]block),
 		physical: make(map[cuda.CUmemGenericAllocationHandle]*physical),
 		mapped:   make(map[cuda.CUdeviceptr]mapping), pools: make(map[cuda.CUmemoryPool]struct{}),
@@ -148,22 +189,44 @@ func (g *GPU) trim() {
 	}
 }
 
-// room says whether so much more may be had. g.mu is held.
+// room books so much more, if it may be had. g.mu is held.
 func (g *GPU) room(bytes uint64) bool {
 	has := g.total()
-	if g.fits(has, bytes) {
+	refused := g.book(has, bytes)
+	if refused == nil {
 		return true
 	}
 	if g.stretches {
-		if g.trim(); g.fits(g.total(), bytes) {
+		if g.trim(); g.book(g.total(), bytes) == nil {
 			return true
 		}
 	}
-	g.refused(bytes, has)
+	refused(bytes)
 	return false
 }
 
-func (g *GPU) fits(has, bytes uint64) bool { return bytes <= g.limit && has <= g.limit-bytes }
+// book books more for a session that has so much, or gives what tells of the refusal.
+func (g *GPU) book(has, more uint64) (refused func(wants uint64)) {
+	if !g.own.fits(has, more) {
+		return func(wants uint64) { g.own.Refused(wants, has) }
+	}
+	if others, ok := g.account.Book(has, more, g.all.bytes()); !ok {
+		return func(wants uint64) { g.all.Refused(wants, has+others) }
+	}
+	return nil
+}
+
+// tell says what the session has, where that is less than was booked. g.mu is held.
+func (g *GPU) tell() { g.account.Has(g.total()) }
+
+// Look tells what pools and graphs have: the driver takes some back by itself when work has been done.
+func (g *GPU) Look() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stretches {
+		g.tell()
+	}
+}
 
 // allocate makes an allocation of so many bytes and has kept note it. g.mu is not held.
 func (g *GPU) allocate(bytes uint64, make func() cuda.CUresult, kept func(bytes uint64)) cuda.CUresult {
@@ -176,7 +239,9 @@ func (g *GPU) allocate(bytes uint64, make func() cuda.CUresult, kept func(bytes 
 	if r == cuda.CUDA_SUCCESS {
 		g.used += bytes
 		kept(bytes)
+		return r
 	}
+	g.tell()
 	return r
 }
 
@@ -207,6 +272,7 @@ func (g *GPU) CuMemFree_v2(p cuda.CUdeviceptr) cuda.CUresult {
 	case !ok:
 	case r == cuda.CUDA_SUCCESS:
 		g.used -= b.bytes
+		g.tell()
 	default:
 		g.linear[p] = b
 	}
@@ -214,11 +280,12 @@ func (g *GPU) CuMemFree_v2(p cuda.CUdeviceptr) cuda.CUresult {
 }
 
 func (g *GPU) allocPitch(args *cuda.Words) cuda.CUresult {
-	p, width, height := at[cuda.CUdeviceptr](args[0]), args[2], args[3]
-	if width > g.limit || height > g.limit || roundUp(width)*height/max(height, 1) != roundUp(width) {
-		width, height = g.limit+1, 1
+	p := at[cuda.CUdeviceptr](args[0])
+	over, bytes := bits.Mul64(roundUp(args[2]), args[3])
+	if over > 0 {
+		bytes = math.MaxUint64
 	}
-	return g.allocate(roundUp(width)*height, func() cuda.CUresult {
+	return g.allocate(bytes, func() cuda.CUresult {
 		return invoke.CUDA(g.GPU, cuda.OpCuMemAllocPitch_v2, args)
 	}, func(n uint64) { g.linear[*p] = block{n, g.current()} })
 }
@@ -247,6 +314,7 @@ func (g *GPU) hold(h cuda.CUmemGenericAllocationHandle, call func() cuda.CUresul
 func (g *GPU) drop(p *physical) {
 	if p.refs--; p.refs == 0 {
 		g.used -= p.bytes
+		g.tell()
 	}
 }
 
@@ -396,4 +464,5 @@ func (g *GPU) forget(ctx cuda.CUcontext) {
 			delete(g.arrays, a)
 		}
 	}
+	g.tell()
 }

@@ -31,7 +31,7 @@ func machine(t *testing.T) (*GPU, *int) {
 		t.Fatal(err)
 	}
 	refused := new(int)
-	g := New(s, 16*mib, func(wants, has uint64) { *refused++ })
+	g := New(s, Limit{16 * mib, func(wants, has uint64) { *refused++ }}, Limit{}, nil)
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Error(err)
@@ -146,6 +146,76 @@ func TestKinds(t *testing.T) {
 			}
 			must(t, kind.alloc(g, 14*mib)) // also what pools keep
 		})
+	}
+}
+
+// ledger is an account of a session beside others that have a fixed part.
+type ledger struct{ has, others uint64 }
+
+func (l *ledger) Book(has, more, limit uint64) (uint64, bool) {
+	ok := has+more+l.others <= limit
+	if !ok {
+		more = 0
+	}
+	l.has = has + more
+	return l.others, ok
+}
+
+func (l *ledger) Has(bytes uint64) { l.has = bytes }
+func (l *ledger) Others() uint64   { return l.others }
+
+// A session that shares its limit gets what the others leave, and tells them what it has.
+func TestSharedLimit(t *testing.T) {
+	g, alone := machine(t)
+	refused := 0
+	l := &ledger{others: 10 * mib}
+	g.all, g.account = Limit{20 * mib, func(wants, has uint64) {
+		if refused++; wants != 6*mib || has < 10*mib {
+			t.Errorf("%d more are refused, there are %d", wants, has)
+		}
+	}}, l
+	out, free, total := &words[3], &words[0], &words[1]
+	for name, kind := range map[string]struct {
+		alloc func(n uint64) cuda.CUresult
+		free  func(h uint64)
+	}{
+		"linear": {
+			func(n uint64) cuda.CUresult { return g.call(cuda.OpCuMemAlloc_v2, address(out), n) },
+			func(h uint64) { must(t, g.call(cuda.OpCuMemFree_v2, h)) },
+		},
+		"pool": {
+			func(n uint64) cuda.CUresult { return g.call(cuda.OpCuMemAllocAsync, address(out), n, 0) },
+			func(h uint64) {
+				must(t, g.call(cuda.OpCuMemFreeAsync, h, 0))
+				must(t, g.CuCtxSynchronize())
+				g.Look()
+			},
+		},
+	} {
+		before := refused
+		must(t, kind.alloc(6*mib))
+		h := *out
+		if l.has < 6*mib || l.has != g.Used() {
+			t.Errorf("%s: the others are told of %d bytes, there are %d", name, l.has, g.Used())
+		}
+		must(t, g.call(cuda.OpCuMemGetInfo_v2, address(free), address(total)))
+		if *total != 16*mib || *free != 10*mib-l.has {
+			t.Errorf("%s: %d of %d are free", name, *free, *total)
+		}
+		if r := kind.alloc(6 * mib); r != cuda.CUDA_ERROR_OUT_OF_MEMORY || refused != before+1 {
+			t.Errorf("%s: more than the others leave: %v", name, r)
+		}
+		l.others = 0
+		must(t, kind.alloc(6*mib))
+		kind.free(*out)
+		kind.free(h)
+		if l.has != 0 {
+			t.Errorf("%s: %d bytes are left", name, l.has)
+		}
+		l.others = 10 * mib
+	}
+	if *alone != 0 {
+		t.Error("the session's own limit was reached")
 	}
 }
 

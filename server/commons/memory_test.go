@@ -1,0 +1,105 @@
+package commons
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain makes the test binary a worker that books memory, byte by byte, for as long as it gets some.
+func TestMain(m *testing.M) {
+	var place int
+	var limit uint64
+	if n, _ := fmt.Sscan(os.Getenv("SCUDA_TEST_BOOK"), &place, &limit); n < 2 {
+		os.Exit(m.Run())
+	}
+	s, err := Open(3, place)
+	if err != nil {
+		panic(err)
+	}
+	has := uint64(0)
+	for ok := true; ok; has++ {
+		_, ok = s.Book(has, 1, limit)
+	}
+}
+
+// Processes that book at the same time get together what there is: no byte more, and no byte less.
+func TestBookingsOfProcesses(t *testing.T) {
+	for range 5 {
+		bookTogether(t)
+	}
+}
+
+func bookTogether(t *testing.T) {
+	const limit, processes = 20_000, 4
+	var all Tenants
+	visits := make([]*Visit, processes)
+	workers := make([]*exec.Cmd, processes)
+	for i := range visits {
+		var err error
+		if visits[i], err = all.Enter("a"); err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Dup(visits[i].FD())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := exec.Command(os.Args[0])
+		w.Env = append(os.Environ(), fmt.Sprintf("SCUDA_TEST_BOOK=%d %d", visits[i].Place, limit))
+		w.ExtraFiles = []*os.File{os.NewFile(uintptr(fd), "commons")}
+		w.Stderr = os.Stderr
+		if err := w.Start(); err != nil {
+			t.Fatal(err)
+		}
+		w.ExtraFiles[0].Close()
+		workers[i] = w
+	}
+	for _, w := range workers {
+		if err := w.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := all.Memory()["a"]; got != limit {
+		t.Errorf("%d bytes are booked, the limit is %d", got, limit)
+	}
+	for i, v := range visits {
+		before := all.Memory()["a"]
+		has := v.hall.places[v.Place].memory.Load()
+		v.Leave()
+		if got := all.Memory()["a"]; got != before-has {
+			t.Errorf("worker %d ended, and %d bytes of %d are booked", i, got, before)
+		}
+	}
+}
+
+func TestBook(t *testing.T) {
+	var all Tenants
+	a, _ := sit(t, &all, "a")
+	b, _ := sit(t, &all, "a")
+	other, _ := sit(t, &all, "b")
+	other.Has(1 << 40)
+	for _, c := range []struct {
+		s                *Seat
+		has, more        uint64
+		ok               bool
+		others, together uint64
+	}{
+		{a, 0, 60, true, 0, 60}, {b, 0, 41, false, 60, 60}, {b, 0, 40, true, 60, 100}, {a, 60, 1, false, 40, 100},
+		{a, 60, math.MaxUint64, false, 40, 100}, {a, 10, 0, true, 40, 50}, {a, 70, 0, false, 40, 110},
+		{b, 0, 0, true, 70, 70},
+	} {
+		others, ok := c.s.Book(c.has, c.more, 100)
+		if got := all.Memory()["a"]; ok != c.ok || others != c.others || got != c.together {
+			t.Errorf("%d and %d more: %v beside %d, %d together", c.has, c.more, ok, others, got)
+		}
+	}
+	// what a worker that was taken over writes is added up without an overflow
+	a.Has(math.MaxUint64)
+	if _, ok := b.Book(0, 1, math.MaxInt64); ok || b.Others() != math.MaxInt64 {
+		t.Errorf("%d beside it", b.Others())
+	}
+}
