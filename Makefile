@@ -52,7 +52,7 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 demo: build ## compute a picture on a simulated GPU that another process serves
 	$(call step,the demo,./examples/demo.sh)
 
-generate: check-go needs-build needs-lint ## write everything that is generated: from the API description, and lists of folders and files
+generate: check-go needs-build needs-lint ## write everything that is generated, lists of folders and files too
 	$(GO) run ./api/gen
 	$(GO) run ./config/table
 	$(GO) generate ./ebpf

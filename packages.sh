@@ -11,8 +11,8 @@ set -euo pipefail
 set_of() {
   case $1 in
     # A compiler, and the headers of the RDMA libraries, which are loaded at run time where they are there.
-    build) echo gcc=gcc libc6-dev=/usr/include/stdio.h make=make git=git ca-certificates=/etc/ssl/certs/ca-certificates.crt \
-      libibverbs-dev=/usr/include/infiniband/verbs.h ;;
+    build) echo gcc=gcc libc6-dev=/usr/include/stdio.h make=make git=git \
+      ca-certificates=/etc/ssl/certs/ca-certificates.crt libibverbs-dev=/usr/include/infiniband/verbs.h ;;
     # C++ for the test of our cuda.h, strace for the tests that watch connections, Java and Python for programs in such,
     # a browser for the report's test, systemd for that of the units.
     test) echo g++=g++ strace=strace python3=python3 default-jre-headless=java chromium=chromium \

@@ -390,7 +390,8 @@ func (f *fuzzer) programWithin(ctx context.Context, limit time.Duration, name, a
 		filepath.Join(f.root, "testdata/kernels"))
 	var out, text strings.Builder
 	p.Stdout, p.Stderr, p.WaitDelay = &out, &text, 5*time.Second
-	p.Env = slices.Concat(programEnv(), []string{"SCUDA_SERVER=" + addr, "LD_LIBRARY_PATH=" + f.lib, "GOTRACEBACK=all"}, env)
+	p.Env = append(programEnv(), "SCUDA_SERVER="+addr, "LD_LIBRARY_PATH="+f.lib, "GOTRACEBACK=all")
+	p.Env = append(p.Env, env...)
 	err := p.Run()
 	r.late = ctx.Err() != nil
 	r.out, r.text = out.String(), text.String()

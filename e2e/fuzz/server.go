@@ -34,16 +34,19 @@ type server struct {
 	crashed func(line string)
 }
 
-const tailLines = 200
+const (
+	tailLines   = 200
+	warmWorkers = 3
+)
 
 // crashes says what in a server's log is a finding.
 var crashes = regexp.MustCompile(`worker crashed|panic:|fatal error:|WARNING: DATA RACE|unexpected fault|SIGSEGV`)
 
 // serve starts a server, and has crashed called with the line of its log that tells of a crash.
 func serve(binary, folder, gpu string, crashed func(line string), args ...string) (*server, error) {
-	all := append([]string{"-l", "127.0.0.1:0", "--gpu", gpu, "--sim-memory", "1GiB", "--warm", "3", "--metrics",
-		"127.0.0.1:0", "--max-sessions-per-client", "0", "--cache-dir", filepath.Join(folder, "cache"),
-		"--state-dir", filepath.Join(folder, "state")}, args...)
+	all := append([]string{"-l", "127.0.0.1:0", "--gpu", gpu, "--sim-memory", "1GiB",
+		"--warm", strconv.Itoa(warmWorkers), "--metrics", "127.0.0.1:0", "--max-sessions-per-client", "0",
+		"--cache-dir", filepath.Join(folder, "cache"), "--state-dir", filepath.Join(folder, "state")}, args...)
 	s := &server{cmd: exec.Command(binary, all...), done: make(chan struct{}), crashed: crashed}
 	s.cmd.Env = programEnv()
 	out, err := s.cmd.StdoutPipe()
@@ -299,7 +302,8 @@ func (s *server) settled(ctx context.Context) (state, error) {
 		if err != nil {
 			return v, err
 		}
-		if v.resident = last.resident; v.String() == last.String() && v.sessions == 0 && v.busy == 0 {
+		v.resident = last.resident
+		if v.warm == warmWorkers && v.sessions == 0 && v.busy == 0 && v.String() == last.String() {
 			if same++; same == 5 {
 				return v, s.count(&v)
 			}

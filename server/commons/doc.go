@@ -1,7 +1,7 @@
 // Package commons is memory that the sessions of one tenant share. Each has a place there and says two things in it:
 //
-//   - How far it has carried its client's commands out. Sessions that share memory of the GPU go by it: what one program
-//     saw return before it told another stands before what the other asks for then.
+//   - How far it has carried its client's commands out. Sessions that share memory of the GPU go by it: what one
+//     program saw return before it told another stands before what the other asks for then.
 //   - How much of the GPUs' memory it has. The tenant's sessions together keep within their limit by it (memory.go).
 //
 // The supervisor makes it for a tenant's first session, gives out the places ([Tenants]), and clears those of sessions
