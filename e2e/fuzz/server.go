@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"scuda.dev/scuda/server/modcache"
 )
 
 // server is a running `scuda -l`.
@@ -151,7 +153,8 @@ func (s *server) stop() {
 type state struct {
 	sessions, busy, warm int
 	goroutines           int
-	descriptors, memfds  int
+	descriptors, memfds  int // without images
+	images               int
 	threads, children    int
 	resident             int // KiB
 	gpuMemory            int
@@ -160,8 +163,8 @@ type state struct {
 
 func (s state) String() string {
 	return fmt.Sprintf("%d sessions, %d workers busy and %d warm, %d goroutines, %d descriptors, %d memory files, "+
-		"%d threads, %d children, %d KiB resident, %d bytes of the GPU", s.sessions, s.busy, s.warm, s.goroutines,
-		s.descriptors, s.memfds, s.threads, s.children, s.resident, s.gpuMemory)
+		"%d images, %d threads, %d children, %d KiB resident, %d bytes of the GPU", s.sessions, s.busy, s.warm, s.goroutines,
+		s.descriptors, s.memfds, s.images, s.threads, s.children, s.resident, s.gpuMemory)
 }
 
 // look asks the server and the kernel.
@@ -215,17 +218,22 @@ func (s *server) count(v *state) error {
 	if err != nil {
 		return err
 	}
-	v.descriptors, v.kinds = len(fds), map[string]int{}
+	v.kinds = map[string]int{}
 	for _, fd := range fds {
 		to, err := os.Readlink(proc + "/fd/" + fd.Name())
 		if err != nil {
 			continue // it was closed meanwhile
+		}
+		if strings.HasPrefix(to, "/memfd:scuda-image") { // some stay for later sessions
+			v.images++
+			continue
 		}
 		if strings.HasPrefix(to, "/memfd:") {
 			v.memfds++
 		}
 		kind, _, _ := strings.Cut(to, ":[") // socket:[NUMBER]
 		v.kinds[kind]++
+		v.descriptors++
 	}
 	status, err := os.ReadFile(proc + "/status")
 	if err != nil {
@@ -266,6 +274,7 @@ func (s state) more(base state) string {
 		}
 	}
 	add("memory files", s.memfds, base.memfds)
+	add("images", s.images, modcache.IdleImages)
 	add("children", s.children, base.children)
 	add("bytes of the GPU", s.gpuMemory, base.gpuMemory)
 	add("threads", s.threads, base.threads+threads)

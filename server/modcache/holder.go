@@ -209,7 +209,7 @@ func (c *Cache) rest(s *sealed) {
 	}
 	s.idle = c.idle.PushFront(s)
 	c.idleSize += s.entry.size
-	for c.idleSize > c.cfg.Bytes/idleShare || c.idle.Len() > idleImages {
+	for c.idleSize > c.cfg.Bytes/idleShare || c.idle.Len() > IdleImages {
 		c.drop(c.idle.Back().Value.(*sealed).entry)
 	}
 }

@@ -38,10 +38,9 @@ import (
 const (
 	DefaultBytes = 8 << 30
 	MaxImages    = 1 << 16 // in a full cache; an image counts as the bytes divided by this at least
-	// kept in memory while no session uses them: the cache's bytes divided by idleShare, and so many images
-	idleShare  = 16
-	idleImages = 256
-	ownerSlots = 4 // images of one tenant that are read or stored at a time
+	IdleImages   = 256     // are kept in memory at most while no session uses them
+	idleShare    = 16      // and the cache's bytes divided by this
+	ownerSlots   = 4       // images of one tenant that are read or stored at a time
 )
 
 // Errors of [Holder].
