@@ -78,6 +78,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_IDLE_TIMEOUT", Server: true},
 	{Name: "SCUDA_WORK_TIMEOUT", Server: true},
 	{Name: "SCUDA_ISOLATION", Server: true},
+	{Name: "SCUDA_PROFILES", Server: true},
 	{Name: "SCUDA_SPAWNER", Server: true},
 	{Name: "SCUDA_WORKER_UIDS", Server: true},
 	{Name: "SCUDA_WORKER_FOLDER", Server: true},

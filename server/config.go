@@ -85,6 +85,8 @@ type Config struct {
 	RDMAMemory uint64             // pinned bytes for each session that uses RDMA (config.ServerRDMAMemory); 0: the default
 
 	Isolation isolation.Mode // of workers from everything else; "": [isolation.Auto]
+	// Profile is what sessions may do of tenants that have no profiles of their own
+	Profile isolation.Profile
 	// Workers says how they are started where the server does that by itself or, as root, by a child; with a Spawner the
 	// service of that says it.
 	Workers  spawner.Config

@@ -159,7 +159,8 @@ func (p *places) start(of string, profile isolation.Profile, line *os.File, errs
 
 // say tells the operator what is missing, a line for each means.
 func (s *supervisor) say(r isolation.Report) {
-	s.log.Info("isolation of workers", "given", r.Given, "missing", len(r.Missing))
+	s.log.Info("isolation of workers", "given", r.Given, "missing", len(r.Missing), "profile",
+		s.profile(modeCUDA, nobody).String())
 	for _, m := range r.Missing {
 		level := s.log.Warn
 		if s.cfg.Isolation == isolation.Off || m.Reason == isolation.ErrUntried.Error() {

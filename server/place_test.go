@@ -126,6 +126,49 @@ func TestTenantsShareNoMemory(t *testing.T) {
 	}
 }
 
+// What a tenant's sessions may do is the operator's choice. A worker that was made before a change is not used.
+func TestProfilesOfTenants(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tenants")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("alice token=alice-token profiles=profile\nbob token=bob-token\n")
+	tenants, err := tenant.Read(tenant.Files{Tenants: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := make(chan os.Signal)
+	s := serve(t, func(c *Config) {
+		c.Tenants, c.Reload, c.Profile, c.NoRDMA = tenants, again, isolation.NCCL, true
+		c.Metrics = "127.0.0.1:0"
+	})
+	s.logged("profile=base+nccl") // what those get who have none of their own
+	opens := func(name, profile string) {
+		t.Helper()
+		l := s.as(name)
+		if l.welcome.Profile != profile {
+			t.Errorf("%s is told of %s, not %s", name, l.welcome.Profile, profile)
+		}
+		s.workerOf(l) // it is logged
+		for line := range strings.Lines(s.log.String()) {
+			if strings.Contains(line, "session="+l.welcome.Session) && strings.Contains(line, `"session opened"`) &&
+				!strings.Contains(line, "profile="+profile+"\n") {
+				t.Errorf("not %s: %s", profile, line)
+			}
+		}
+	}
+	opens("alice", "base+profile")
+	opens("bob", "base+nccl")
+	s.shows(`scuda_workers{state="warm"} 2`)
+	write("alice token=alice-token\nbob token=bob-token profiles=base\n")
+	again <- syscall.SIGHUP
+	s.logged("were read again")
+	opens("alice", "base+nccl")
+	opens("bob", "base")
+}
+
 // Running sessions go on without the spawner, and the next one is started by another.
 func TestSpawnerIsKilled(t *testing.T) {
 	s := twoTenants(t, nil)

@@ -106,7 +106,8 @@ type process struct {
 	who   atomic.Pointer[func() []nvmldispatch.Process] // of an NVML session: what its client's machine has running
 	took  chan struct{}                                 // closed when a session gets it
 	// whose sessions it may serve, and with whose workers it may share memory
-	tenant string
+	tenant  string
+	profile isolation.Profile // what it may do
 	// closed once the process is reaped; err, ended and hasEnded are valid then
 	exited chan struct{}
 	err    error
@@ -134,7 +135,7 @@ func (s *supervisor) startProcess(ctx context.Context, mode, tenant string) (*pr
 }
 
 func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*process, error) {
-	wc, shares, pages := s.workerConfig(mode), s.shares, &s.metrics.Pages
+	wc, shares, pages := s.workerConfig(mode, tenant), s.shares, &s.metrics.Pages
 	line, theirs, err := handoff.Pair()
 	if err != nil {
 		return nil, err
@@ -153,7 +154,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 	}
 	p := &process{
 		Worker: worker, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
-		tenant: tenant,
+		tenant: tenant, profile: wc.Profile,
 	}
 	p.calls = func() uint64 { return pages.Calls(page) }
 	answer := make(chan error, 1)

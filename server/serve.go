@@ -163,18 +163,26 @@ func listenError(addr string, err error) error {
 	return fmt.Errorf("cannot listen on %s: %w", addr, err)
 }
 
-func (s *supervisor) workerConfig(mode string) workerConfig {
+// profile is what workers may do that are made for a tenant now.
+func (s *supervisor) profile(mode, tenant string) isolation.Profile {
+	if mode != modeCUDA {
+		return isolation.Base
+	}
+	profile := s.cfg.Tenants.Profile(tenant, s.cfg.Profile)
+	if s.cfg.noRDMA() == "" {
+		profile |= isolation.RDMA
+	}
+	return profile
+}
+
+func (s *supervisor) workerConfig(mode, tenant string) workerConfig {
 	level := slog.LevelError
 	for _, l := range []slog.Level{slog.LevelWarn, slog.LevelInfo, slog.LevelDebug} {
 		if s.log.Enabled(s.stop, l) {
 			level = l
 		}
 	}
-	profile := isolation.Base
-	if s.cfg.noRDMA() == "" && mode == modeCUDA {
-		profile |= isolation.RDMA
-	}
-	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: profile,
+	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: s.profile(mode, tenant),
 		GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
 		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
 		Images: s.images != nil, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
@@ -396,7 +404,7 @@ func (s *supervisor) serveInfo(c arrival) error {
 func (s *supervisor) welcome(c arrival, r *readyInfo) *transport.Welcome {
 	no := s.noRDMA(c)
 	w := greeting(c.Hello)
-	w.Tenant = c.who.Name
+	w.Tenant, w.Profile = c.who.Name, s.profile(modeCUDA, c.who.Name).String()
 	w.Driver, w.DriverVersion, w.GPU, w.Devices = r.Driver, r.DriverVersion, r.GPU, r.Devices
 	w.Bulk, w.RDMA, w.NoRDMA = transport.MaxBulkConns, no == "", no
 	return w

@@ -226,11 +226,17 @@ func randomHex(bytes int) string {
 // client has to be told.
 func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
 	return s.serveSession(c, log, false, func(ctx context.Context) (*process, error) {
-		p, err := s.pools.take(ctx, c.who.Name)
-		if err == nil {
-			close(p.took)
+		for {
+			p, err := s.pools.take(ctx, c.who.Name)
+			if err == nil && p.profile != s.profile(modeCUDA, c.who.Name) {
+				p.end() // it was made before the tenants file was read again
+				continue
+			}
+			if err == nil {
+				close(p.took)
+			}
+			return p, err
 		}
-		return p, err
 	})
 }
 
@@ -342,7 +348,7 @@ func (s *supervisor) serveSession(
 	s.metrics.Tenants.WithLabelValues(c.who.Name).Inc()
 	defer s.metrics.Tenants.WithLabelValues(c.who.Name).Dec()
 	began = time.Now()
-	log.Info("session opened")
+	log.Info("session opened", "profile", p.profile.String())
 	if !nvml {
 		_ = c.SetWriteDeadline(time.Now().Add(transport.PrefaceTimeout))
 		if _, err := transport.Socket(c.peer).Write(welcome); err != nil {

@@ -83,6 +83,7 @@ type Welcome struct {
 	GPU           string   `json:",omitempty"` // "real" or "sim"
 	Devices       []Device `json:",omitempty"`
 	Tenant        string   `json:",omitempty"` // in whose name the server sees the client
+	Profile       string   `json:",omitempty"` // what the server lets the client's sessions do
 
 	// What the server can do. In front of the welcome stands the version that is spoken from then on, in a refusal the
 	// server's newest.

@@ -14,6 +14,7 @@ var choices = map[string][]string{
 	"gpudirect":   {"auto", "always", "never"},
 	"tls":         {"auto", "always"},
 	"isolation":   {"auto", "require", "log", "off"},
+	"profiles":    {"base", "profile", "nccl", "profile,nccl"},
 	"rdma-fabric": {"untrusted", "trusted"},
 	"log":         {"debug", "info", "warn", "error"},
 	"log-format":  {"text", "json"},

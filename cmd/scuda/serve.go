@@ -28,7 +28,7 @@ var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
 	"max-sessions-per-client", "max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics",
-	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner",
+	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
 }, append(limitNames(), workerFlags...)...)
 
 func limitNames() (names []string) {
@@ -66,6 +66,7 @@ type serveOptions struct {
 	sessions  int
 	client    int
 	isolation string
+	profile   string
 	nvml      int
 	settings  bool
 	warm      int
@@ -170,6 +171,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.isolation, "isolation", "auto",
 		"`HOW` much is taken from workers: auto (what the machine can give, and what was tried with its driver), require "+
 			"(all, or serve nobody), log (forbidden system calls are only logged by the kernel) or off")
+	f.StringVar(&o.profile, "profiles", "base",
+		"what sessions may do beside using GPUs, unless the tenants file says it for their tenant: `LIST` of profile "+
+			"(count events of processor and GPU), nccl (connect to other machines), or base")
 	f.StringVar(&o.spawner, "spawner", "",
 		"`SOCKET` to which a spawner of its own service connects (scuda spawner), for a server that is not root; the "+
 			"spawner's own options say how workers are started")
@@ -258,6 +262,9 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	}
 	if c.Isolation, err = isolation.ParseMode(o.isolation); err != nil {
 		return nil, fmt.Errorf("--isolation: %w", err)
+	}
+	if c.Profile, err = isolation.ParseProfiles(o.profile); err != nil {
+		return nil, fmt.Errorf("--profiles: %w", err)
 	}
 	if err := o.readWorkers(c); err != nil {
 		return nil, err

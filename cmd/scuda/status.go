@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -26,6 +27,7 @@ type serverStatus struct {
 	State       string  `json:"state"` // ok, unreachable, refused
 	Error       string  `json:"error,omitempty"`
 	Tenant      string  `json:"tenant,omitempty"`
+	Profile     string  `json:"profile,omitempty"` // what our sessions may do there
 	GPUs        string  `json:"gpus,omitempty"`
 	Version     string  `json:"server_version,omitempty"`
 	RoundTripUS float64 `json:"round_trip_us,omitempty"`
@@ -55,14 +57,17 @@ server which programs use (*).
 				}
 			} else {
 				t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "\tNAME\tSERVER\tSTATE\tTENANT\tGPUS\tROUND TRIP\tVERSION")
+				fmt.Fprintln(t, "\tNAME\tSERVER\tSTATE\tTENANT\tPROFILE\tGPUS\tROUND TRIP\tVERSION")
 				for _, s := range list {
 					trip := "-"
 					if s.State == good {
 						trip = seconds(s.RoundTripUS * 1e-6)
 					}
-					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", map[bool]string{true: "*"}[s.Used], s.Name, s.Server, s.State,
-						cmp.Or(s.Tenant, "-"), cmp.Or(s.GPUs, "-"), trip, cmp.Or(s.Version, "-"))
+					row := []string{
+						map[bool]string{true: "*"}[s.Used], s.Name, s.Server, s.State, cmp.Or(s.Tenant, "-"), cmp.Or(s.Profile, "-"),
+						cmp.Or(s.GPUs, "-"), trip, cmp.Or(s.Version, "-"),
+					}
+					fmt.Fprintln(t, strings.Join(row, "\t"))
 				}
 				if err := t.Flush(); err != nil {
 					return err
@@ -113,7 +118,7 @@ func (s *serverStatus) ask(ctx context.Context) {
 		defer c.Close()
 		var trip time.Duration
 		if trip, err = ping(c, 1); err == nil {
-			s.State, s.Tenant, s.GPUs, s.Version = good, w.Tenant, devices(w), w.Version
+			s.State, s.Tenant, s.Profile, s.GPUs, s.Version = good, w.Tenant, w.Profile, devices(w), w.Version
 			s.RoundTripUS = float64(trip.Nanoseconds()) / 1e3
 			return
 		}

@@ -15,6 +15,7 @@ package isolation
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -32,14 +33,34 @@ const (
 	AllProfiles = RDMA | Profiling | NCCL
 )
 
+// profileNames are the names of the bits.
+var profileNames = []string{"rdma", "profile", "nccl"}
+
 func (p Profile) String() string {
 	name := "base"
-	for i, more := range []string{"rdma", "profile", "nccl"} {
+	for i, more := range profileNames {
 		if p&(1<<i) != 0 {
 			name += "+" + more
 		}
 	}
 	return name
+}
+
+// ParseProfiles reads what an operator lets sessions do: profile, nccl, both with a comma between, or base. RDMA is in
+// none of them: whether the server offers it decides.
+func ParseProfiles(s string) (p Profile, err error) {
+	for word := range strings.SplitSeq(s, ",") {
+		i := slices.Index(profileNames, word)
+		switch {
+		case i > 0:
+			p |= 1 << i
+		case i == 0:
+			return 0, errors.New("rdma is no profile to choose: sessions have it where the server offers RDMA")
+		case s != "base":
+			return 0, fmt.Errorf("%q is no profile; write profile, nccl, or both with a comma between, or base", word)
+		}
+	}
+	return p, nil
 }
 
 // Mode is how strictly a profile is applied.

@@ -241,6 +241,18 @@ func TestProfileNames(t *testing.T) {
 			t.Errorf("%d: %s, not %s", p, got, want)
 		}
 	}
+	for text, want := range map[string]Profile{
+		"base": Base, "profile": Profiling, "nccl": NCCL, "profile,nccl": Profiling | NCCL, "nccl,profile": Profiling | NCCL,
+	} {
+		if got, err := ParseProfiles(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "rdma", "nccl,rdma", "base,nccl", "nccl,", "profile nccl", "all"} {
+		if got, err := ParseProfiles(text); err == nil {
+			t.Errorf("%q is %v", text, got)
+		}
+	}
 }
 
 // What is missing is an error where everything is required, and the error says what to do.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -141,6 +142,14 @@ func (r *Registry) Holds(who Identity) bool {
 func (r *Registry) Limits(name string, usual config.Limits) config.Limits {
 	for _, l := range r.now.Load().list.limits[name] {
 		_ = l.of.Set(&usual, l.value) // it was read before
+	}
+	return usual
+}
+
+// Profile is what a tenant's sessions may do: its own, and else what is given.
+func (r *Registry) Profile(name string, usual isolation.Profile) isolation.Profile {
+	if p, ok := r.now.Load().list.profiles[name]; ok {
+		return p
 	}
 	return usual
 }

@@ -9,9 +9,11 @@
 //	carol    certificate                       # shows a certificate of the authority with this name
 //	dave     certificate=sha256:5e88489…       # shows a certificate with this key
 //	erin     token=p4Tr…  max-vram=20GiB       # and has less than others
+//	frank    certificate  profiles=profile     # and may count events
 //
 // A tenant may have several credentials, so that one can be replaced by the next. Limits of its own stand among them,
-// by the names that package config gives them; they go before the server's. Where there is a file, whoever is not
+// by the names that package config gives them, and what its sessions may do (package isolation); they go before the
+// server's. Where there is a file, whoever is not
 // in it is nobody; without one, a token file's token is [Default], and a certificate of the authority is the tenant of
 // its name.
 package tenant
@@ -25,6 +27,7 @@ import (
 	"strings"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -61,10 +64,11 @@ func byToken(token []byte) credential {
 func byKey(fingerprint string) credential { return credential("certificate=" + fingerprint) }
 func byName(name string) credential       { return credential("certificate/" + name) }
 
-// List says which credential is whose, and what limits tenants have of their own.
+// List says which credential is whose, and what limits and profiles tenants have of their own.
 type List struct {
-	names  map[credential]string
-	limits map[string][]limit
+	names    map[credential]string
+	limits   map[string][]limit
+	profiles map[string]isolation.Profile
 }
 
 // limit is a limit that a tenant has instead of the server's.
@@ -73,7 +77,9 @@ type limit struct {
 	value string
 }
 
-func newList() List { return List{make(map[credential]string), make(map[string][]limit)} }
+func newList() List {
+	return List{make(map[credential]string), make(map[string][]limit), make(map[string]isolation.Profile)}
+}
 
 // Parse reads a tenants file.
 func Parse(text string) (List, error) {
@@ -115,7 +121,7 @@ func Parse(text string) (List, error) {
 func (l *List) add(name string, words []string) error {
 	credentials := 0
 	for _, w := range words {
-		if isLimit, err := l.addLimit(name, w); isLimit || err != nil {
+		if isLimit, err := l.addSetting(name, w); isLimit || err != nil {
 			if err != nil {
 				return err
 			}
@@ -137,9 +143,19 @@ func (l *List) add(name string, words []string) error {
 	return nil
 }
 
-// addLimit enters a word that is a limit. It says whether it is one.
-func (l *List) addLimit(name, word string) (bool, error) {
+// addSetting enters a word that is a limit, or names profiles. It says whether it is one.
+func (l *List) addSetting(name, word string) (bool, error) {
 	kind, value, _ := strings.Cut(word, "=")
+	if kind == "profiles" {
+		p, err := isolation.ParseProfiles(value)
+		if _, twice := l.profiles[name]; twice {
+			err = errors.New("they stand there twice")
+		}
+		if l.profiles[name] = p; err != nil {
+			err = fmt.Errorf("profiles: %w", err)
+		}
+		return true, err
+	}
 	of, ok := config.LimitNamed(kind)
 	if !ok {
 		return false, nil
@@ -174,7 +190,7 @@ func parseCredential(name, word string) (credential, error) {
 	case word == "certificate":
 		return byName(name), nil
 	}
-	return "", errors.New("a word that is neither a limit nor a credential of a known kind; " +
+	return "", errors.New("a word that is neither a limit nor profiles= nor a credential of a known kind; " +
 		"write token=…, token-sha256=…, certificate or certificate=sha256:…")
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -168,6 +169,26 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A tenant's profiles go before the server's.
+func TestProfiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants")
+	text := "a profiles=profile,nccl token=12345678\nb token=23456789 profiles=base\nc token=34567890"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Read(Files{Tenants: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]isolation.Profile{
+		"a": isolation.Profiling | isolation.NCCL, "b": isolation.Base, "c": isolation.NCCL, "nobody": isolation.NCCL,
+	} {
+		if got := r.Profile(name, isolation.NCCL); got != want {
+			t.Errorf("%s: %v, not %v", name, got, want)
+		}
+	}
+}
+
 func TestStatic(t *testing.T) {
 	r := Static([]byte("a token"), nil)
 	if who, ok := r.Admit([]byte("a token"), nil); !ok || who.Name != Default || r.Open() {
@@ -202,6 +223,9 @@ func TestParseErrors(t *testing.T) {
 		"a certificate idle-timeout=3":               "30m",
 		"a certificate max-vram=1 max-vram=1":        "max-vram stands there twice",
 		"a max-vram=1":                               "no credential",
+		"a certificate profiles=":                    "profiles: \"\" is no profile",
+		"a certificate profiles=rdma":                "offers RDMA",
+		"a certificate profiles=nccl profiles=nccl":  "profiles: they stand there twice",
 	} {
 		_, err := Parse(text)
 		if !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), says) {
