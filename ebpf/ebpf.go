@@ -12,7 +12,7 @@
 // *FeatureError.
 package ebpf
 
-//go:generate go tool bpf2go -cc clang -target amd64 -go-package ebpf -type calls -type operand -type process -type key -type system -type stall_key -type stall kernel bpf/probes.c -- -O2 -g -Wall -Werror -D__TARGET_ARCH_x86 -I/usr/include/x86_64-linux-gnu
+//go:generate go tool bpf2go -cc clang -target bpfel -go-package ebpf -type calls -type operand -type process -type key -type system -type stall_key -type stall kernel bpf/probes.c -- -O2 -g -Wall -Werror -D__TARGET_ARCH_x86 -I/usr/include/x86_64-linux-gnu
 //go:generate go run ./names zz_system_gen.go
 
 import (
@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -99,6 +100,9 @@ func Attach(o Options) (_ *Probes, err error) {
 	}
 	if o.has == nil {
 		o.has = running
+	}
+	if runtime.GOARCH != "amd64" { // whose registers the kernel's part reads
+		return nil, fmt.Errorf("%w: they read the registers of x86-64, and this processor is %s", ErrKernel, runtime.GOARCH)
 	}
 	p := &Probes{options: o, symbols: newSymbols()}
 	if p.method, err = method(o.has); err != nil {
