@@ -5,7 +5,7 @@ export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test fuzz test-rdma perf-rdma demo generate lint dist clean runtimes check-go needs-build \
-	needs-test needs-lint
+	needs-test needs-lint needs-release needs-install release test-install
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -52,7 +52,7 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 demo: build ## compute a picture on a simulated GPU that another process serves
 	$(call step,the demo,./examples/demo.sh)
 
-generate: check-go needs-build needs-lint ## write everything that is generated, lists of folders and files too
+generate: check-go needs-build needs-lint ## write what is generated: from the API description, lists of folders, files
 	$(GO) run ./api/gen
 	$(GO) run ./config/table
 	$(GO) generate ./ebpf
@@ -67,7 +67,8 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || \
 	{ gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
 	$(call step,golangci-lint,$(GO) run $(GOLANGCI_LINT) run --allow-parallel-runners)
-	$(call step,what is generated is up to date,$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
+	$(call step,what is generated is up to date,\
+	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
 	$(GO) run ./perf/bench/table -check && $(GO) run ./config/table -check && $(GO) run ./deploy/grafana -check && \
 	$(GO) mod tidy -diff)
 	$(call step,the rules of the house,$(GO) test -count=1 ./internal/house)
@@ -77,8 +78,14 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
 	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done)
 
-dist: build ## pack build/dist/scuda-VERSION-linux-ARCH.tar.gz
-	./deploy/dist.sh
+dist: build ## pack archive, one file, .deb and .rpm for this machine's processor in build/dist
+	$(call step,pack,rm -rf build/dist && ./deploy/dist.sh)
+
+release: build needs-release ## make all of a release in build/release: two processors, checksums, lists of parts
+	./deploy/release.sh
+
+test-install: release needs-install ## install each package in clean systems and use it (see docs/tests.md)
+	$(call step,clean systems,./deploy/clean/test.sh build/release)
 
 clean: ## remove what was built
 	rm -rf build
@@ -90,6 +97,10 @@ needs-test:
 	@./packages.sh build test
 needs-lint:
 	@./packages.sh build lint
+needs-release:
+	@./packages.sh release
+needs-install:
+	@./packages.sh install
 
 # The CUDA runtime of other versions, programs that are older than scuda, and Prometheus, for the tests: as Debian
 # distributes them, not installed.

@@ -1,24 +1,36 @@
 #!/usr/bin/env bash
-# Makes of what make build made, in a folder (build/dist if none is named):
-#   scuda-VERSION-linux-ARCH.tar.gz  bin/, lib/scuda/, share/ (man pages, completions), the files of deploy/ and the
-#                                    documents, for any prefix
-#   scuda-VERSION-linux-ARCH         one file, the program with the libraries inside
-#   scuda_VERSION_ARCH.deb           the same below /usr, with the units where systemd finds them
-# The same build gives the same bytes.
+# Packs what make build made, in a folder (build/dist if none is named):
+#   scuda-VERSION-linux-ARCH.tar.gz        bin/, lib/scuda/, share/ (man pages, completions), the files of deploy/, the
+#                                          documents and the changelog, for any prefix
+#   scuda-VERSION-linux-ARCH               one file, the program with the libraries inside
+#   scuda-client_VERSION_ARCH.deb, .rpm    the same below /usr, without what a server needs beside the program
+#   scuda-server_VERSION_ARCH.deb, .rpm    units, a token, alert rules, the dashboard
+# The same build gives the same bytes (but .rpm, which names the machine that packed it).
+#
+#   dist.sh [FOLDER [BUILD]]               BUILD: the folder with what was built, build; for another processor too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$(./version.sh)
 out=${1:-build/dist}
-rm -rf "$out"
+build=${2:-build}
 mkdir -p "$out"
-export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+epoch=$(git log -1 --format=%ct 2>/dev/null || echo 0)
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$epoch}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
-programs() { # PREFIX
-  install -D -t "$1/bin" build/scuda build/scuda-bench build/scuda-load
-  install -d "$1/lib/scuda"
-  cp -P build/lib/*.so* "$1/lib/scuda/"
-  find "$1/lib/scuda" -type f -exec chmod 644 {} +
-  install -t "$1/lib/scuda" build/lib/scuda-connect # started by the libraries beside it
+case $(readelf -h "$build/scuda" | awk '/Machine:/ {print $NF}') in
+  AArch64) machine=aarch64 arch=arm64 strip=aarch64-linux-gnu-strip ;;
+  *) machine=x86_64 arch=amd64 strip=strip ;;
+esac
+[ "$(uname -m)" != $machine ] || strip=strip
+
+program() { # PREFIX: the program, what it starts, the client's libraries, man pages, completions
+  install -D -t "$1/bin" "$build/scuda"
+  install -D -t "$1/lib/scuda" "$build/scuda-bench" "$build/scuda-load" "$build/lib/scuda-connect"
+  cp -P "$build"/lib/*.so* "$1/lib/scuda/"
+  "$strip" "$1/bin/scuda"
+  find "$1/lib/scuda" -type f -name '*.so*' -exec chmod 644 {} + -exec "$strip" --strip-unneeded {} +
   build/scuda man "$1/share/man/man1"
   gzip -9n "$1"/share/man/man1/*
   local shell file
@@ -30,54 +42,65 @@ programs() { # PREFIX
   done
 }
 
-name=scuda-$version-linux-$(uname -m)
-top=$out/$name
-programs "$top"
-mkdir -p "$top/deploy"
+# Links of documents to what is not packed become plain text.
+links() { # FOLDER
+  find "$1" -name '*.md' -exec perl -i -pe 'BEGIN { use File::Basename }
+    s{(!?)\[([^\]]+)\]\((?!\w+:|#)([^)#\s]+)(#[^)]*)?\)}{-e dirname($ARGV) . "/$3" ? $& : $2}ge' {} +
+}
+
+# The version as packages have it: 0.3.0-dev+g1a2b3c is before 0.3.0, and a later commit's is after an earlier one's.
+date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S)
+packaged=$(printf '%s' "$version" | sed -E "s/^([0-9.]+)-/\1~/; s/^([0-9.]+~dev)\+/\1$date+/" |
+  tr -c 'A-Za-z0-9.+~' .)
+case $packaged in [0-9]*) ;; *) packaged=0+$packaged ;; esac
+
+name=scuda-$version-linux-$machine
+top=$work/$name
+program "$top"
+mkdir "$top/deploy"
+cp -r deploy/docker deploy/prometheus "$top/deploy/"
 install -D -m 644 -t "$top/deploy/grafana" deploy/grafana/scuda.json
-cp -r deploy/prometheus "$top/deploy/"
 install -D -m 644 -t "$top/deploy/systemd" deploy/systemd/*.service
-cp -r LICENSE README.md docs "$top/"
-tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" |
-  gzip -n >"$out/$name.tar.gz"
+cp -r LICENSE CHANGELOG.md README.md docs "$top/"
+links "$top"
+chmod -R u=rwX,go=rX "$top"
+tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" |
+  gzip -9n >"$out/$name.tar.gz"
 echo "$out/$name.tar.gz"
-rm -rf "$top"
-build/scuda bundle "$out/$name"
+SCUDA_LIB=$top/lib/scuda build/scuda bundle --program "$top/bin/scuda" "$out/$name"
 echo "$out/$name"
 
-command -v dpkg-deb >/dev/null || { echo "no dpkg-deb here: no Debian package" >&2; exit 0; }
-root=$out/root
-programs "$root/usr"
-install -D -m 644 -t "$root/usr/lib/systemd/system" deploy/systemd/*.service
-install -D -m 644 -t "$root/usr/share/scuda/prometheus" deploy/prometheus/*
-install -D -m 644 -t "$root/usr/share/scuda/grafana" deploy/grafana/scuda.json
-install -D -m 644 -t "$root/usr/share/doc/scuda" README.md
-cp -r docs/. "$root/usr/share/doc/scuda/"
-install -D -m 644 LICENSE "$root/usr/share/doc/scuda/copyright"
-libc=$(objdump -T build/scuda build/scuda-bench build/scuda-load build/lib/*.so* | grep -oE 'GLIBC_[0-9.]+' |
-  cut -d_ -f2 | sort -uV | tail -1)
-arch=$(dpkg --print-architecture)
-debian=$(printf '%s' "$version" | sed 's/^\([0-9.]*\)-/\1~/' | tr -c 'A-Za-z0-9.+~' .)
-case $debian in [0-9]*) ;; *) debian=0+$debian ;; esac
-install -d -m 755 "$root/DEBIAN"
-cat >"$root/DEBIAN/control" <<END
-Package: scuda
-Version: $debian
-Architecture: $arch
-Maintainer: scuda maintainers <maintainers@scuda.dev>
-Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f1)
-Depends: libc6 (>= $libc)
-Suggests: prometheus, libibverbs1
-Section: utils
-Priority: optional
-Homepage: https://scuda.dev
-Description: GPUs of other machines for programs that use NVIDIA's CUDA
- scuda replaces the CUDA driver library on a machine without a GPU; the calls
- are carried out by a GPU of another machine, where scuda is the server.
- The client's libraries lie in /usr/lib/scuda, where only "scuda run" and those
- who set LD_LIBRARY_PATH find them. Neither service is started by itself.
-END
-chmod -R u=rwX,go=rX "$root"
-dpkg-deb --root-owner-group -Zgzip -b "$root" "$out/scuda_${debian}_$arch.deb" >/dev/null
-rm -rf "$root"
-echo "$out/scuda_${debian}_$arch.deb"
+install -d "$work/client" "$work/server"
+cp -r "$top/bin" "$top/lib" "$top/share" "$work/client/"
+paper() { # PACKAGE: what each has to bring
+  local doc=$work/$1/share/doc/scuda-$1
+  install -D -m 644 LICENSE "$doc/copyright"
+  gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
+}
+paper client
+paper server
+cp -r docs "$work/client/share/doc/scuda-client/docs"
+links "$work/client/share/doc"
+install -D -m 644 -t "$work/server/lib/systemd/system" deploy/systemd/*.service
+install -D -m 644 -t "$work/server/share/scuda/prometheus" deploy/prometheus/*
+install -D -m 644 -t "$work/server/share/scuda/grafana" deploy/grafana/scuda.json
+chmod -R u=rwX,go=rX "$work/client" "$work/server"
+GLIBC=$(find "$top/bin" "$top/lib" -type f -exec readelf -VW {} + 2>/dev/null | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 |
+  sort -uV | tail -1)
+
+# It writes both kinds of packages. Built once.
+nfpm=v2.41.3
+tool=$PWD/build/tools/nfpm-$nfpm
+if [ ! -x "$tool" ]; then
+  GOBIN=$work/bin GOFLAGS='' GOARCH='' "${GO:-go}" install github.com/goreleaser/nfpm/v2/cmd/nfpm@$nfpm
+  mkdir -p "${tool%/*}"
+  mv "$work/bin/nfpm" "$tool"
+fi
+export GLIBC PACKAGE_VERSION=$packaged ROOT=$work ARCH=$arch
+for kind in client server; do
+  for file in "deb scuda-${kind}_${packaged}_$arch.deb" "rpm scuda-$kind-$packaged.$machine.rpm"; do
+    "$tool" package -f deploy/package/$kind.yaml -p "${file% *}" -t "$out/${file#* }" >"$work/said" ||
+      { cat "$work/said" >&2; exit 1; }
+    echo "$out/${file#* }"
+  done
+done

@@ -1,38 +1,63 @@
 package deploy
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestDist installs what make dist makes, the tarball below a prefix and the Debian package by dpkg, and runs programs
-// with each.
+// TestDist installs what make dist makes, the tarball below a prefix and the packages by dpkg, and runs programs with
+// each. Clean systems, and RPM's, are left to make test-install.
 func TestDist(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "dist")
 	cmd := exec.CommandContext(t.Context(), "./dist.sh", out)
-	cmd.Env = append(os.Environ(), "SCUDA_VERSION=v1.2-3-gabc")
+	cmd.Env = append(os.Environ(), "SCUDA_VERSION=1.2.0-dev+gabc", "SOURCE_DATE_EPOCH=1700000000")
+	cmd.Stderr = t.Output()
 	made, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
 	files := strings.Fields(string(made))
-	if err != nil || len(files) != 3 || filepath.Base(files[0]) != "scuda-v1.2-3-gabc-linux-x86_64.tar.gz" ||
-		filepath.Base(files[1]) != "scuda-v1.2-3-gabc-linux-x86_64" ||
-		filepath.Base(files[2]) != "scuda_0+v1.2.3.gabc_amd64.deb" {
-		t.Fatalf("%v: %q", err, made)
+	want := regexp.MustCompile(`^scuda-1\.2\.0-dev\+gabc-linux-x86_64\.tar\.gz scuda-1\.2\.0-dev\+gabc-linux-x86_64 ` +
+		`scuda-client_1\.2\.0~dev(\d+)\+gabc_amd64\.deb scuda-client-1\.2\.0~dev\d+\+gabc\.x86_64\.rpm ` +
+		`scuda-server_1\.2\.0~dev\d+\+gabc_amd64\.deb scuda-server-1\.2\.0~dev\d+\+gabc\.x86_64\.rpm$`)
+	var names []string
+	for _, file := range files {
+		names = append(names, filepath.Base(file))
+	}
+	found := want.FindStringSubmatch(strings.Join(names, " "))
+	if found == nil {
+		t.Fatalf("made were %q", names)
+	}
+	for _, order := range [][2]string{{"1.1.9", found[1]}, {found[1], "1.2.0"}, {found[1], "1.2.1~dev1+gaaa"}} {
+		for i, version := range order {
+			if version == found[1] {
+				order[i] = "1.2.0~dev" + version + "+gabc"
+			}
+		}
+		command(t, "", "dpkg", "--compare-versions", order[0], "lt", order[1])
 	}
 
 	prefix := t.TempDir()
 	command(t, "", "tar", "-C", prefix, "--strip-components=1", "-xzf", files[0])
 	works(t, prefix)
 	t.Run("services", func(t *testing.T) { services(t, prefix) })
-	for _, name := range []string{"LICENSE", "README.md", "docs/operations.md", "deploy/systemd/scuda.service",
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md",
+		"deploy/docker/compose.yaml", "deploy/systemd/scuda.service",
 		"deploy/grafana/scuda.json", "share/man/man1/scuda-serve.1.gz", "share/bash-completion/completions/scuda"} {
 		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
 			t.Error(err)
 		}
 	}
+
+	ownLinks(t, prefix)
 
 	// One file is enough, in a folder with nothing beside it.
 	alone := filepath.Join(t.TempDir(), "scuda")
@@ -41,7 +66,7 @@ func TestDist(t *testing.T) {
 	}
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
-	uses(t, alone, filepath.Join(prefix, "bin/scuda-load"))
+	uses(t, alone, filepath.Join(prefix, "lib/scuda/scuda-load"))
 	unpacked, err := filepath.Glob(filepath.Join(cache, "scuda/lib/*/libscuda-core.so"))
 	if err != nil || len(unpacked) != 1 {
 		t.Errorf("unpacked: %q, %v", unpacked, err)
@@ -72,6 +97,12 @@ func TestDist(t *testing.T) {
 	}
 	dpkg("-i", files[2])
 	works(t, filepath.Join(root, "usr"))
+	if programs := tree(t, filepath.Join(root, "usr/bin")); !slices.Equal(programs, []string{"scuda"}) {
+		t.Errorf("in /usr/bin there is %q", programs)
+	}
+	ownLinks(t, filepath.Join(root, "usr/share/doc"))
+	contents := command(t, "", "dpkg-deb", "-c", files[4])
+	command(t, "", "dpkg-deb", "-x", files[4], root) // its scripts are for a whole system
 	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
 		b, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", unit))
 		if err != nil {
@@ -82,11 +113,53 @@ func TestDist(t *testing.T) {
 		if st, err := os.Stat(filepath.Join(root, program)); err != nil || st.Mode()&0o111 == 0 {
 			t.Errorf("%s starts %s: %v", unit, program, err)
 		}
+		pages := regexp.MustCompile(`(?m)^Documentation=man:(\S+)\(1\) file:(\S+)$`).FindStringSubmatch(string(b))
+		if pages == nil || !exists(filepath.Join(root, "usr/share/man/man1", pages[1]+".1.gz")) ||
+			!exists(filepath.Join(root, pages[2])) {
+			t.Errorf("%s names as its documentation what is not installed: %q", unit, pages)
+		}
 	}
-	dpkg("-r", "scuda")
-	if left, err := filepath.Glob(filepath.Join(root, "usr/*/*")); err != nil || len(left) > 0 {
-		t.Errorf("after the package is removed there is %q", left)
+	for line := range strings.Lines(contents) {
+		if fields := strings.Fields(line); len(fields) > 5 && !strings.HasSuffix(fields[5], "/") {
+			if err := os.Remove(filepath.Join(root, fields[5])); err != nil {
+				t.Error(err)
+			}
+		}
 	}
+	dpkg("-r", "scuda-client")
+	err = filepath.WalkDir(filepath.Join(root, "usr"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			t.Errorf("after the packages are removed there is %s", path)
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// ownLinks looks for links in documents to what was not packed with them.
+func ownLinks(t *testing.T, folder string) {
+	t.Helper()
+	for _, name := range tree(t, folder) {
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(folder, name))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, link := range regexp.MustCompile(`\]\(([^)#\s]+)`).FindAllSubmatch(text, -1) {
+			if to := string(link[1]); !strings.Contains(to, ":") && !exists(filepath.Join(folder, filepath.Dir(name), to)) {
+				t.Errorf("%s links %s, which is not packed", name, to)
+			}
+		}
+	}
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 const askNVML = `import ctypes; print(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_v2())`
@@ -95,7 +168,7 @@ const askNVML = `import ctypes; print(ctypes.CDLL("libnvidia-ml.so.1").nvmlInit_
 func works(t *testing.T, prefix string) {
 	t.Helper()
 	scuda := filepath.Join(prefix, "bin/scuda")
-	uses(t, scuda, filepath.Join(prefix, "bin/scuda-load"))
+	uses(t, scuda, filepath.Join(prefix, "lib/scuda/scuda-load"))
 	// The programs that measure are found where they were installed.
 	if out := command(t, "", scuda, "perf", "run", "--quick", "--repetitions", "1", "--entry",
 		"system calls of a small program"); !strings.Contains(out, `"everything that writes"`) {

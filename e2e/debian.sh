@@ -13,12 +13,12 @@ debian_mirror() {
   echo "$mirror"
 }
 
-# debian_apt RELEASE COMPONENTS: then the array apt is the command for the packages of these.
+# debian_apt RELEASE COMPONENTS [ARCHITECTURE]: then the array apt is the command for the packages of these.
 debian_apt() {
-  local at=$work/$1 mirror
+  local at=$work/$1${3:+-$3} mirror
   apt=(apt-get -qq -o "Dir::Etc::sourcelist=$at/sources.list" -o Dir::Etc::sourceparts=-
     -o "Dir::State::lists=$at/lists" -o "Dir::State::status=$at/status"
-    -o "Dir::Cache=$at/cache" -o APT::Sandbox::User=)
+    -o "Dir::Cache=$at/cache" -o APT::Sandbox::User= ${3:+-o "APT::Architecture=$3" -o "APT::Architectures::=$3"})
   [ -e "$at" ] && return
   mirror=$(debian_mirror)
   mkdir -p "$at/lists/partial" "$at/cache/archives/partial"

@@ -80,7 +80,7 @@ type benchResult struct {
 }
 
 func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult, error) {
-	program, err := tool("scuda-bench")
+	program, err := measuring("scuda-bench")
 	if err != nil {
 		return nil, err
 	}
@@ -251,4 +251,14 @@ func seconds(v float64) string {
 		return fmt.Sprintf("%.1f µs", v*1e6)
 	}
 	return fmt.Sprintf("%.1f ms", v*1e3)
+}
+
+// measuring finds a program that measures: beside the libraries, where an installation has it, or as [tool] does.
+func measuring(name string) (string, error) {
+	if lib, err := libFolder(); err == nil {
+		if file := filepath.Join(lib, name); exists(file) {
+			return file, nil
+		}
+	}
+	return tool(name)
 }

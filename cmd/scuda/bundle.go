@@ -12,7 +12,8 @@ import (
 
 // newBundle makes the one file that is enough; releases are made with it.
 func newBundle() *cobra.Command {
-	return &cobra.Command{
+	var program string
+	cmd := &cobra.Command{
 		Use:    "bundle FILE",
 		Short:  "Write this program with the client's libraries inside to a file",
 		Hidden: true,
@@ -27,9 +28,10 @@ func newBundle() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			self, err := os.Executable()
-			if err != nil {
-				return err
+			if program == "" {
+				if program, err = os.Executable(); err != nil {
+					return err
+				}
 			}
 			if err := os.MkdirAll(filepath.Dir(args[0]), 0o755); err != nil {
 				return err
@@ -38,9 +40,11 @@ func newBundle() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return errors.Join(bundle.Write(f, self, lib), f.Close())
+			return errors.Join(bundle.Write(f, program, lib), f.Close())
 		},
 	}
+	cmd.Flags().StringVar(&program, "program", "", "`FILE` to put the libraries behind instead of this program")
+	return cmd
 }
 
 // carried gives the folder with the libraries that this program carries.

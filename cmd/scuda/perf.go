@@ -45,11 +45,11 @@ the result is written all the same.`,
 		Example: "  scuda perf run --quick -o result.json\n  scuda perf report result.json --html report.html",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			bench, err := tool("scuda-bench")
+			bench, err := measuring("scuda-bench")
 			if err != nil {
 				return err
 			}
-			load, err := tool("scuda-load")
+			load, err := measuring("scuda-load")
 			if err != nil {
 				return err
 			}
@@ -252,7 +252,7 @@ func openPlace(ctx context.Context, place string, distance time.Duration) (*perf
 		return &perf.Where{Close: func() {}}, nil
 	}
 	if place == perf.Native {
-		load, err := tool("scuda-load")
+		load, err := measuring("scuda-load")
 		if err != nil {
 			return nil, err
 		}

@@ -23,7 +23,7 @@ systemctl start scuda scuda-exporter
 metrics 9836 /tmp/server
 metrics 9835 /tmp/exporter
 "$scuda/scuda" info
-"$scuda/scuda" run -- "$scuda/scuda-load" up 4096 3
+"$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3
 "$scuda/scuda" run -- "$scuda/scuda" info
 metrics 9836 /tmp/server
 grep '^scuda_calls_total{class="copy"}' /tmp/server
@@ -37,12 +37,12 @@ grep -q '^CapEff:\s*00000000000000e0$' "/proc/$(systemctl show -P MainPID scuda-
 grep -q '^CapEff:\s*0*$' "/proc/$(systemctl show -P MainPID scuda-exporter)/status"
 systemctl kill --kill-whom=main --signal=KILL scuda-spawner
 for _ in $(seq 100); do
-  if "$scuda/scuda" run -- "$scuda/scuda-load" up 4096 3; then break; fi
+  if "$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3; then break; fi
   sleep 0.1
 done
 systemctl restart scuda
 metrics 9836 /tmp/server
-"$scuda/scuda" run -- "$scuda/scuda-load" up 4096 3
+"$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3
 systemctl stop scuda scuda-exporter
 ! systemctl is-active scuda-spawner
 ! systemctl is-failed scuda scuda-exporter scuda-spawner

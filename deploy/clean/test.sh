@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# Installs each package of a release in clean systems and uses it there, as a new user would: Debian 12 and 13 on
+# x86-64, and Debian 12 on aarch64 under QEMU. A server with the simulated GPU runs on this machine's loopback; the
+# program of NVIDIA that lists GPUs, and examples/julia, run in the clean system. Then it is removed, and nothing may be
+# left. Says what each step took.
+#
+#   test.sh RELEASE [SYSTEM…]     RELEASE: what release.sh made; SYSTEM: bookworm-amd64, trixie-amd64, bookworm-arm64
+#
+# Needs root, and what packages.sh calls install. build/systems keeps the systems, which are made once (minutes each).
+set -euo pipefail
+release=$(cd "$1" && pwd)
+shift
+[ $# -gt 0 ] || set -- bookworm-amd64 trixie-amd64 bookworm-arm64
+cd "$(dirname "$0")/../.."
+[ "$(id -u)" = 0 ] || { echo "test.sh needs root, to change into other systems" >&2; exit 1; }
+work=$(mktemp -d)
+here=$PWD/e2e
+. "$here/debian.sh"
+systems=build/systems
+mkdir -p "$systems"
+pids=() mounts=() registered=
+end() {
+  [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+  for ((i = ${#mounts[@]} - 1; i >= 0; i--)); do umount "${mounts[i]}" || umount -l "${mounts[i]}"; done
+  [ -z "$registered" ] || echo -1 >/proc/sys/fs/binfmt_misc/qemu-aarch64
+  rm -rf "$work"
+}
+trap end EXIT
+
+step() { # WHAT COMMAND…: its output is shown where it fails, or where VERBOSE is set
+  local began rc=0
+  began=$(date +%s%N)
+  "${@:2}" >"$work/out" 2>&1 || rc=$?
+  printf '  %-62s %6d ms%s\n' "$1" $((($(date +%s%N) - began) / 1000000)) "$([ $rc = 0 ] || echo "  FAILED ($rc)")"
+  if [ $rc != 0 ] || [ -n "${VERBOSE:-}" ]; then sed 's/^/    | /' "$work/out"; fi
+  [ $rc = 0 ] || exit 1
+}
+says() { # PATTERN COMMAND…
+  local out
+  out=$("${@:2}" 2>&1) || { echo "$out"; return 1; }
+  echo "$out"
+  grep -q -e "$1" <<<"$out"
+}
+mounted() { # ARGUMENT… of mount, the last one is where
+  mount "$@"
+  mounts+=("${!#}")
+}
+unmount() {
+  umount "${mounts[-1]}"
+  unset 'mounts[-1]'
+}
+
+emulation() { # the kernel starts programs of aarch64 by QEMU
+  local entry=/proc/sys/fs/binfmt_misc
+  [ -e $entry/register ] || mounted -t binfmt_misc none $entry
+  if [ ! -e $entry/qemu-aarch64 ]; then
+    cat /usr/lib/binfmt.d/qemu-aarch64.conf >$entry/register
+    registered=1
+  fi
+}
+
+make_system() { # SYSTEM
+  debootstrap --arch="${1#*-}" --variant=minbase "${1%-*}" "$systems/$1.part" "$(debian_mirror)"
+  rm -rf "$systems/$1.part"/var/cache/apt/archives/*.deb
+  mv "$systems/$1.part" "$systems/$1"
+}
+
+fresh() { # SYSTEM: a clean one at $root, in memory
+  root=$work/$1/root
+  mkdir -p "$work/$1"
+  mounted -t tmpfs none "$work/$1"
+  mkdir "$work/$1"/{upper,work,root}
+  mounted -t overlay none -o "lowerdir=$PWD/$systems/$1,upperdir=$work/$1/upper,workdir=$work/$1/work" "$root"
+  mounted --bind /dev "$root/dev"
+  mounted -t proc proc "$root/proc"
+  mkdir "$root/release" "$root/programs"
+  mounted --bind "$release" "$root/release"
+  mounted --bind "$work/programs-${1#*-}" "$root/programs"
+}
+stale() { # the counterpart
+  local i
+  for i in 1 2 3 4 5 6; do unmount; done
+}
+in_root() {
+  chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    DEBIAN_FRONTEND=noninteractive "$@"
+}
+list() { # what files there are, but what package managers write for themselves
+  (cd "$root" && find . -xdev ! -path './var/lib/dpkg*' ! -path './var/lib/rpm*' ! -path './var/log/*' \
+    ! -path './var/cache/apt*' ! -path './var/lib/apt*' ! -path './var/cache/debconf*' ! -path './tmp*' | sort)
+}
+nothing_left() { diff "$work/before" <(list); }
+
+programs() { # ARCHITECTURE COMPILER MACHINE: NVIDIA's lister of GPUs as Debian distributes it, and our example
+  local folder=$work/programs-$1 smi=$work/smi-$1 apt
+  mkdir -p "$folder" "$smi" &&
+    debian_apt bookworm non-free "$1" && (cd "$smi" && "${apt[@]}" download nvidia-smi && dpkg -x nvidia-smi_*.deb .) &&
+    cp "$smi/usr/lib/nvidia/current/nvidia-smi" examples/julia/julia.ptx "$work/token" "$folder/" &&
+    tar -C "$smi" -xzf "$release/$(one "scuda-*-linux-$3.tar.gz")" --strip-components=1 --wildcards \
+      '*/lib/scuda/*.so*' &&
+    "$2" -O2 -o "$folder/julia" examples/julia/julia.c -I shim/include -L "$smi/lib/scuda" -l:libcuda.so.1 \
+      -Wl,--allow-shlib-undefined
+}
+
+uses() { # how scuda is called in the clean system
+  step "scuda --version" says '^scuda' in_root "$@" --version
+  step "scuda login" says '.' in_root "$@" login "$address" --token-file /programs/token --fingerprint "$fingerprint"
+  step "scuda status" says '.' in_root "$@" status
+  step "scuda run -- nvidia-smi -L" says '^GPU 0: ' in_root "$@" run -- /programs/nvidia-smi -L
+  step "scuda run -- julia, a CUDA program" says 'pixels computed' in_root "$@" run -- /programs/julia \
+    /programs/julia.ptx /tmp/julia.png
+  step "scuda logout" in_root "$@" logout
+  rm -rf "$root/root/.config" "$root/root/.cache" # the user's own
+}
+
+one() { # PATTERN: the file of the release that it names
+  local found=("$release"/$1)
+  [ ${#found[@]} -eq 1 ] && [ -e "${found[0]}" ] || { echo "which file is $1?" >&2; exit 1; }
+  basename "${found[0]}"
+}
+
+serve() { # a simulated GPU on loopback
+  build/scuda token create -o "$work/token" >/dev/null
+  build/scuda serve 127.0.0.1:0 --gpu sim --tls always --cache-dir none --state-dir "$work/state" \
+    --token-file "$work/token" --log warn >"$work/server" 2>&1 &
+  pids+=($!)
+  for ((i = 0; i < 300; i++)); do
+    address=$(awk '/^listening on / {print $3; exit}' "$work/server")
+    fingerprint=$(grep -oE 'sha256:[^ ]+' "$work/server" | head -n 1) || true
+    [ -z "$address" ] || [ -z "$fingerprint" ] || return 0
+    sleep 0.1
+  done
+  cat "$work/server"
+  return 1
+}
+
+try() { # SYSTEM
+  local arch=${1#*-} machine=x86_64
+  [ "$arch" = amd64 ] || machine=aarch64
+  echo "== $1"
+  [ -e "$systems/$1" ] || step "the system itself" make_system "$1"
+  if [ ! -e "$work/programs-$arch" ]; then
+    local compiler=cc
+    [ "$arch" = amd64 ] || compiler=aarch64-linux-gnu-gcc
+    step "programs to run there" programs "$arch" $compiler $machine
+  fi
+
+  echo " Debian packages"
+  fresh "$1"
+  list >"$work/before"
+  step "apt install ./scuda-client….deb" in_root apt-get install -y --no-install-recommends \
+    "/release/$(one "scuda-client_*_$arch.deb")"
+  uses scuda
+  step "man pages, completions, changelog" in_root sh -c 'ls /usr/share/bash-completion/completions/scuda \
+    /usr/share/doc/scuda-client/copyright || dpkg -L scuda-client | grep -q man1/scuda-run'
+  step "no server beside the program: units, /etc" in_root sh -c '! dpkg -L scuda-client | grep -E "systemd|^/etc"'
+  step "apt install ./scuda-server….deb" in_root apt-get install -y --no-install-recommends \
+    "/release/$(one "scuda-server_*_$arch.deb")"
+  step "its token is for root alone" says '^600$' in_root stat -c %a /etc/scuda/token
+  step "the program that the unit starts is there" in_root sh -c \
+    'test -x "$(sed -n "s/^ExecStart=\([^ ]*\).*/\1/p" /usr/lib/systemd/system/scuda.service)"'
+  step "apt purge" in_root apt-get purge -y scuda-server scuda-client
+  step "nothing is left" nothing_left
+  stale
+
+  echo " Archive, by install.sh"
+  fresh "$1"
+  list >"$work/before"
+  step "sh install.sh --from …" in_root sh /release/install.sh --from /release --prefix /usr/local
+  uses /usr/local/bin/scuda
+  step "sh install.sh --remove" in_root sh /release/install.sh --remove --prefix /usr/local
+  step "nothing is left" nothing_left
+  stale
+
+  echo " One file"
+  fresh "$1"
+  list >"$work/before"
+  step "cp" in_root cp "/release/$(one "scuda-*-linux-$machine")" /usr/local/bin/scuda
+  uses scuda
+  step "rm" in_root rm /usr/local/bin/scuda
+  step "nothing is left" nothing_left
+  stale
+
+  echo " RPM packages, by Debian's rpm (there is no clean system that has them here)"
+  fresh "$1"
+  mkdir -p "$root/var/lib/rpm"
+  list >"$work/before"
+  local rpm=(rpm "--root=$root" --dbpath=/var/lib/rpm --nodeps) install=(-i --ignorearch)
+  step "rpm -i scuda-client….rpm" "${rpm[@]}" "${install[@]}" "$release/$(one "scuda-client-*.$machine.rpm")"
+  uses scuda
+  step "rpm -i scuda-server….rpm" "${rpm[@]}" "${install[@]}" \
+    "$release/$(one "scuda-server-*.$machine.rpm")"
+  step "rpm -e" "${rpm[@]}" -e scuda-server scuda-client
+  step "nothing is left" nothing_left
+  stale
+}
+
+step "a server with a simulated GPU" serve
+[[ " $* " != *-arm64\ * ]] || emulation
+for system; do try "$system"; done
+echo "all packages were installed, used and removed in $* ($SECONDS s)"

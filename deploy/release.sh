@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Makes a release in a folder (build/release if none is named): what dist.sh makes, for x86-64 and for aarch64, a list
+# of what is inside for each (CycloneDX), the install script, and SHA256SUMS of all of it.
+#
+#   release.sh [FOLDER]      build has what make build made; build/arm64 is built here
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-build/release}
+SCUDA_VERSION=$(./version.sh)
+export SCUDA_VERSION
+rm -rf "$out"
+mkdir -p "$out" build/arm64/lib
+
+step() { # WHAT COMMAND…
+  local began=$SECONDS
+  echo "== $1 …"
+  "${@:2}"
+  echo "   $((SECONDS - began)) s"
+}
+arm64() { GOARCH=arm64 CC=aarch64-linux-gnu-gcc "$@"; }
+step "the client libraries for aarch64" arm64 ./shim/build.sh build/arm64/lib
+step "the programs for aarch64" arm64 ./cmd/build.sh build/arm64
+step "packages for x86-64" ./deploy/dist.sh "$out"
+step "packages for aarch64" ./deploy/dist.sh "$out" build/arm64
+for build in x86_64:build aarch64:build/arm64; do
+  folder=${build#*:}
+  "${GO:-go}" run ./deploy/sbom "$SCUDA_VERSION" "$folder"/scuda{,-bench,-load} "$folder"/lib/scuda-connect \
+    "$folder"/lib/*.so{,.1} >"$out/scuda-$SCUDA_VERSION-linux-${build%%:*}.cdx.json"
+done
+install -m 755 deploy/install.sh "$out/install.sh"
+(cd "$out" && sha256sum -- * >SHA256SUMS)
+ls -l "$out"
