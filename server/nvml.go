@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
@@ -12,19 +13,20 @@ import (
 
 const nvmlReplyBytes = 1 << 20
 
-// serveNVML answers one NVML call after the other. The welcome goes out with the answers to what the client sent with
-// its greeting: what is there is answered in one write.
+// serveNVML answers one NVML call after the other, until the client takes its leave (nil). The welcome goes out with
+// the answers to what the client sent with its greeting: what is there is answered in one write.
 func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) error {
 	defer conn.Close()
 	defer d.Close()
-	c := &blocking{conn, welcome}
+	c := &blocking{conn: conn, out: welcome}
+	at := uint64(0) // the number that the next command has
 	reply := make([]byte, nvmlReplyBytes)
 	frame := make([]byte, transport.FrameHeaderSize)
 	command := make([]byte, transport.MaxCommand)
 	for {
 		if _, err := io.ReadFull(c, frame); err != nil {
 			if errors.Is(err, io.EOF) {
-				return nil
+				err = executor.ErrEnded
 			}
 			return fmt.Errorf("%w: %w", executor.ErrGone, err)
 		}
@@ -37,17 +39,23 @@ func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) 
 		}
 		for left := command[:f.Len]; len(left) > 0; {
 			h, payload, err := transport.ParseCommand(left)
-			if err != nil || h.Flags != transport.FlagAnswer {
+			bye := h.Op == wire.OpBye
+			switch {
+			case err != nil || h.Flags != transport.FlagAnswer && !bye:
 				return c.refuse(fmt.Errorf("%w: NVML command with flags %#x: %w", executor.ErrProtocol, uint16(h.Flags), err))
+			case h.Seq != at:
+				return c.refuse(fmt.Errorf("%w: NVML command %d, not %d: one before it is missing or came twice",
+					executor.ErrProtocol, h.Seq, at))
+			case bye:
+				_ = c.flush() // a client that left may have closed its connection
+				return nil
 			}
-			left = left[h.Size:]
+			left, at = left[h.Size:], at+uint64(h.Size)
 			result, n, err := d.Call(h.Op, payload, reply)
 			if err != nil {
 				return c.refuse(fmt.Errorf("%w: %w", executor.ErrProtocol, err))
 			}
-			m := transport.MessageHeader{Type: transport.MsgReply, Len: uint32(n), ID: h.Thread, Result: result, Seq: h.Seq}
-			c.out = append(m.Append(c.out), reply[:n]...)
-			c.out = append(c.out, make([]byte, transport.Pad(n)-n)...)
+			c.message(transport.MessageHeader{Type: transport.MsgReply, ID: h.Thread, Result: result, Seq: h.Seq}, reply[:n])
 			if len(c.out) > nvmlReplyBytes {
 				if err := c.flush(); err != nil {
 					return fmt.Errorf("%w: %w", executor.ErrGone, err)
@@ -59,8 +67,17 @@ func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) 
 
 // blocking makes a connection wait. What there is to send goes out before.
 type blocking struct {
-	conn transport.Conn
-	out  []byte
+	conn  transport.Conn
+	out   []byte
+	chain transport.Chain
+}
+
+// message adds one to what there is to send.
+func (b *blocking) message(h transport.MessageHeader, payload []byte) {
+	h.Len = uint32(len(payload))
+	h.Flags = b.chain.Next(&h)
+	b.out = append(h.Append(b.out), payload...)
+	b.out = append(b.out, make([]byte, transport.Pad(len(payload))-len(payload))...)
 }
 
 func (b *blocking) Read(p []byte) (int, error) {
@@ -95,9 +112,7 @@ func (b *blocking) flush() error {
 
 // refuse tells the client why its session ends.
 func (b *blocking) refuse(err error) error {
-	text := err.Error()
-	m := transport.MessageHeader{Type: transport.MsgNotice, Len: uint32(len(text))}
-	b.out = append(append(m.Append(b.out), text...), make([]byte, transport.Pad(len(text))-len(text))...)
+	b.message(transport.MessageHeader{Type: transport.MsgNotice}, []byte(err.Error()))
 	_ = b.flush()
 	return err
 }

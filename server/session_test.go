@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 )
@@ -137,10 +138,45 @@ func TestHowSessionsEnd(t *testing.T) {
 		c.end(l)
 		s.shows(fmt.Sprintf(`scuda_sessions_ended_total{how="%s",kind="cuda"} %d`, c.how, c.ends))
 	}
+	for _, c := range []struct {
+		how  string
+		ends int
+		end  func(*link)
+	}{
+		{"closed", 1, func(l *link) { l.say(wire.OpBye) }},
+		{"closed", 2, func(l *link) { // with an answer on the way
+			_, _ = l.conn.Write(l.next(nvml.OpNvmlSystemGetCudaDriverVersion_v2, 0, make([]byte, 8)))
+			l.say(wire.OpBye)
+			_ = l.conn.(*net.TCPConn).SetLinger(0)
+			l.conn.Close()
+		}},
+		{"left", 1, func(l *link) { l.conn.Close() }},
+		{"broken", 1, func(l *link) {
+			_, _ = l.conn.Write(ping[:len(ping)-3])
+			l.conn.Close()
+		}},
+		{"broken", 2, func(l *link) {
+			_ = l.conn.(*net.TCPConn).SetLinger(0) // a reset
+			l.conn.Close()
+		}},
+		{"broken", 3, func(l *link) { _, _ = l.conn.Write(make([]byte, 64)) }},
+		{"broken", 4, func(l *link) { // a command twice
+			b := l.next(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8))
+			_, _ = l.conn.Write(append(b, b...))
+		}},
+		{"crashed", 1, func(l *link) { _ = syscall.Kill(s.workerOf(l), syscall.SIGKILL) }},
+	} {
+		l := s.open(transport.KindNVML)
+		if r, _, err := l.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
+			t.Fatal(r, err)
+		}
+		c.end(l)
+		s.shows(fmt.Sprintf(`scuda_sessions_ended_total{how="%s",kind="nvml"} %d`, c.how, c.ends))
+	}
 	s.open(transport.KindCUDA).use(1 << 20)
 	s.stop()
 	s.logged("ended the session: the server shuts down")
-	if n := strings.Count(s.log.String(), "worker crashed"); n != 1 {
+	if n := strings.Count(s.log.String(), "worker crashed"); n != 2 {
 		t.Errorf("%d crashes are logged", n)
 	}
 }

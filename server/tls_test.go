@@ -130,7 +130,7 @@ func TestNVMLWithTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &link{t: t, conn: c, welcome: w}
+	l := &link{t: t, conn: c, welcome: w, seq: uint64(len(first) - transport.FrameHeaderSize)}
 	defer c.Close()
 	if h, _, err := l.message(); err != nil || h.Type != transport.MsgReply || h.Result != 0 {
 		t.Fatalf("nvmlInit: %+v, %v", h, err)

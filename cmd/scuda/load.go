@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport"
 )
@@ -47,6 +49,7 @@ func askLoad(ctx context.Context, to transport.Target, uuids []string) ([]*load,
 	}
 	defer c.Close()
 	n := &nvmlSession{conn: c}
+	defer n.leave()
 	if _, err := n.call(nvml.OpNvmlInitWithFlags, 0); err != nil {
 		return nil, err
 	}
@@ -96,8 +99,9 @@ func askLoad(ctx context.Context, to transport.Target, uuids []string) ([]*load,
 
 // nvmlSession is a session of kind nvml: one call at a time (docs/protocol.md).
 type nvmlSession struct {
-	conn net.Conn
-	sent uint64
+	conn  net.Conn
+	sent  uint64
+	chain transport.Chain
 }
 
 const mostOfNVML = 1 << 20 // bytes of an answer
@@ -116,12 +120,8 @@ func (n *nvmlSession) call(op uint16, args ...any) ([]byte, error) {
 			payload = append(payload, make([]byte, transport.Pad(len(a))-len(a))...)
 		}
 	}
-	size := transport.CommandHeaderSize + len(payload)
-	b := transport.FrameHeader{Len: uint32(size)}.Append(nil)
-	b = transport.CommandHeader{Size: uint32(size), Op: op, Flags: transport.FlagAnswer, Seq: n.sent}.Append(b)
-	n.sent += uint64(size)
-	_ = n.conn.SetDeadline(time.Now().Add(transport.HandshakeTimeout))
-	if _, err := n.conn.Write(append(b, payload...)); err != nil {
+	seq := n.sent
+	if err := n.send(op, transport.FlagAnswer, payload); err != nil {
 		return nil, err
 	}
 	head := make([]byte, transport.MessageHeaderSize)
@@ -129,6 +129,9 @@ func (n *nvmlSession) call(op uint16, args ...any) ([]byte, error) {
 		return nil, err
 	}
 	m, _, err := transport.ParseMessage(head)
+	if err == nil && (n.chain.Next(&m) != m.Flags || m.Seq != seq) {
+		err = errors.New("it is the answer to another call, or one before it is missing")
+	}
 	if err != nil || m.Type != transport.MsgReply || m.Len > mostOfNVML {
 		return nil, fmt.Errorf("the server answered NVML's call %d with a message of type %d and %d bytes: %w", op, m.Type,
 			m.Len, err)
@@ -139,3 +142,17 @@ func (n *nvmlSession) call(op uint16, args ...any) ([]byte, error) {
 	}
 	return answer[:m.Len], nil
 }
+
+// send sends a command.
+func (n *nvmlSession) send(op uint16, flags transport.CommandFlags, payload []byte) error {
+	size := transport.CommandHeaderSize + len(payload)
+	b := transport.FrameHeader{Len: uint32(size)}.Append(nil)
+	b = transport.CommandHeader{Size: uint32(size), Op: op, Flags: flags, Seq: n.sent}.Append(b)
+	n.sent += uint64(size)
+	_ = n.conn.SetDeadline(time.Now().Add(transport.HandshakeTimeout))
+	_, err := n.conn.Write(append(b, payload...))
+	return err
+}
+
+// leave is the session's last command.
+func (n *nvmlSession) leave() { _ = n.send(wire.OpBye, 0, make([]byte, 8)) }

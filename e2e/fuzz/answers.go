@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -65,10 +64,10 @@ func (f *fuzzer) tryAnswers(ctx context.Context, c *trial) {
 		plan.welcome)
 	p, err := newProxy(f.plain.addr, func(conn *connection) {
 		s := &messageStream{message: func(m *message) []byte { return plan.answer(conn, m) }}
-		if !plan.order && !isNVML(r.Program) {
+		if !plan.order {
 			conn.up = func(part []byte) []byte {
-				if bytes.Contains(part, []byte(`"Kind":"cuda"`)) {
-					conn.main.Store(true)
+				if numberedKinds.Match(part) {
+					conn.numbered.Store(true)
 				}
 				return part
 			}
@@ -139,10 +138,13 @@ func (s *spoiler) answer(conn *connection, m *message) []byte {
 	return out
 }
 
-// chained gives messages of a main connection the numbers by which a client knows that they follow each other, as a
-// server does that means harm.
+// numberedKinds finds the greetings of connections whose messages have numbers.
+var numberedKinds = regexp.MustCompile(`"Kind":"(cuda|nvml|bulk)"`)
+
+// chained gives messages the numbers by which a client knows that they follow each other, as a server does that means
+// harm.
 func (c *connection) chained(b []byte) []byte {
-	if !c.main.Load() {
+	if !c.numbered.Load() {
 		return b
 	}
 	c.chain.Number(b)

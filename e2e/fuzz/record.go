@@ -261,7 +261,7 @@ type connection struct {
 	up, down func(part []byte) []byte
 	ended    func()
 	client   *net.TCPConn
-	main     atomic.Bool // it is a session's main connection
+	numbered atomic.Bool // its messages have numbers
 	chain    transport.Chain
 }
 

@@ -7,18 +7,15 @@
 #include "base/common.h"
 #include "base/connect.h"
 #include "base/net.h"
+#include "gen/wire_gen.h"
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "nvml/gen/nvml_gen.h"
-
-#define FRAME_MAGIC 0x46435553u
-#define FLAG_ANSWER 1u
-#define MSG_REPLY 1
-#define MSG_TEXT 4
 
 enum { KNOWN = 3 };
 
@@ -26,7 +23,8 @@ static struct {
   scuda_lock_t lock;
   int fd;                   /* -1: not connected */
   int lost;                 /* the connection broke; stays until the program initialises NVML anew */
-  uint64_t seq;
+  uint64_t seq;             /* of the next command */
+  uint64_t chain;           /* of the messages that have come */
   struct scuda_inbox in;
   /* answers that stay as they are while the session lasts, by known_index */
   struct known { uint32_t len; uint8_t reply[16]; } known[KNOWN];
@@ -71,19 +69,36 @@ static int lose(void) {
 
 struct message { uint32_t len; uint16_t type, flags; uint32_t id; int32_t result; uint64_t seq, aux; };
 
-static int receive_reply(void *reply, uint32_t cap, uint32_t *got, int32_t *result) {
+static uint64_t mix(uint64_t s, uint64_t v) { return (s ^ v) * 0x9e3779b97f4a7c15u; }
+
+/* The number of the next message, which follows from it and all before it (transport.Chain). */
+static uint16_t chain_next(const struct message *m) {
+  uint64_t s = mix(session.chain + 1, m->len ^ (uint64_t)m->type << 32);
+  s = mix(s ^ s >> 29, m->id ^ (uint64_t)(uint32_t)m->result << 32);
+  s = mix(s ^ s >> 29, m->seq);
+  s = mix(s ^ s >> 29, m->aux);
+  session.chain = s ^ s >> 32;
+  return (uint16_t)(s >> 48);
+}
+
+/* Receives the reply to the command `seq`. */
+static int receive_reply(uint64_t seq, void *reply, uint32_t cap, uint32_t *got, int32_t *result) {
   struct message m;
   for (;;) {
     if (scuda_net_recv(session.fd, &session.in, &m, sizeof m, 0) != 0) return -1;
     size_t padded = ((size_t)m.len + 7) & ~(size_t)7;
-    if (m.type == MSG_REPLY && m.len <= cap) {
+    if (m.flags != chain_next(&m)) {
+      errno = EPROTO;
+      return -1;
+    }
+    if (m.type == WIRE_MESSAGE_REPLY && m.seq == seq && m.len <= cap) {
       if (scuda_net_recv(session.fd, &session.in, reply, m.len, 0) != 0 ||
           scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
       *got = m.len;
       *result = m.result;
       return 0;
     }
-    if (m.type == MSG_TEXT && m.len <= 4096) {
+    if (m.type == WIRE_MESSAGE_NOTICE && m.len <= 4096) {
       char text[4097];
       if (scuda_net_recv(session.fd, &session.in, text, m.len, 0) != 0 ||
           scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
@@ -100,19 +115,40 @@ static int receive_reply(void *reply, uint32_t cap, uint32_t *got, int32_t *resu
 enum { COMMAND_HEADER = 32, FRAME_HEADER = 8 };
 
 static void frame_header(uint8_t *p, uint32_t bytes) {
-  le32(p, FRAME_MAGIC);
+  le32(p, WIRE_FRAME_MAGIC);
   le32(p + 4, bytes);
 }
 
-static void command_header(uint8_t *p, uint16_t op, uint32_t req_len) {
+/* Returns the command's number. */
+static uint64_t command_header(uint8_t *p, uint16_t op, uint16_t flags, uint32_t req_len) {
   uint32_t size = COMMAND_HEADER + req_len;
-  uint16_t flags = FLAG_ANSWER;
+  uint64_t seq = session.seq;
   memset(p, 0, COMMAND_HEADER);
   le32(p, size);
   memcpy(p + 4, &op, 2);
   memcpy(p + 6, &flags, 2);
-  memcpy(p + 8, &session.seq, 8);
+  memcpy(p + 8, &seq, 8);
   session.seq += size;
+  return seq;
+}
+
+/* Ends the session in order, without waiting for anything. */
+static void leave(void) {
+  uint8_t bye[FRAME_HEADER + COMMAND_HEADER + sizeof(struct wire_bye)] = {0};
+  if (session.fd >= 0) {
+    frame_header(bye, sizeof bye - FRAME_HEADER);
+    command_header(bye + FRAME_HEADER, OP_BYE, 0, sizeof(struct wire_bye));
+    (void)!send(session.fd, bye, sizeof bye, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  drop();
+}
+
+/* Many programs end without nvmlShutdown. */
+__attribute__((destructor)) static void at_exit(void) {
+  uint32_t open = 0;
+  if (!atomic_compare_exchange_strong(&session.lock.word, &open, 1)) return; /* another thread is in a call */
+  leave();
+  scuda_unlock(&session.lock);
 }
 
 /* Makes one call; the lock is held and the connection open. */
@@ -121,10 +157,10 @@ static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply,
   uint8_t head[FRAME_HEADER + COMMAND_HEADER];
   int32_t result = 0;
   frame_header(head, COMMAND_HEADER + req_len);
-  command_header(head + FRAME_HEADER, op, req_len);
+  uint64_t seq = command_header(head + FRAME_HEADER, op, WIRE_COMMAND_ANSWER, req_len);
   *reply_len = 0;
   if (scuda_net_send(session.fd, head, sizeof head, req, req_len, 0) != 0 ||
-      receive_reply(reply, reply_cap, reply_len, &result) != 0)
+      receive_reply(seq, reply, reply_cap, reply_len, &result) != 0)
     return lose();
   return result;
 }
@@ -147,6 +183,7 @@ static void know(uint16_t op, const void *reply, uint32_t len) {
 
 static int connect_session(struct scuda_bytes first) {
   struct scuda_connect_answer answer = {.code = SCUDA_CONNECT_FAILED};
+  session.chain = 0;
   session.in.r = session.in.w = 0;
   session.fd = scuda_connect_session("nvml", nvml_digest, first, &answer);
   if (session.fd < 0) return answer.code == SCUDA_CONNECT_BUSY ? NVML_INSUFFICIENT_RESOURCES : NVML_DRIVER_NOT_LOADED;
@@ -166,13 +203,15 @@ static int connect_and_init(uint64_t flags) {
   int32_t result, counted;
   session.seq = 0;
   frame_header(first, 2 * COMMAND);
-  command_header(first + FRAME_HEADER, NVML_OP_nvmlInitWithFlags, sizeof flags);
+  uint64_t init = command_header(first + FRAME_HEADER, NVML_OP_nvmlInitWithFlags, WIRE_COMMAND_ANSWER, sizeof flags);
   memcpy(first + FRAME_HEADER + COMMAND_HEADER, &flags, sizeof flags);
-  command_header(first + FRAME_HEADER + COMMAND, NVML_OP_nvmlDeviceGetCount_v2, sizeof places);
+  uint64_t count = command_header(first + FRAME_HEADER + COMMAND, NVML_OP_nvmlDeviceGetCount_v2, WIRE_COMMAND_ANSWER,
+                                  sizeof places);
   memcpy(first + FRAME_HEADER + COMMAND + COMMAND_HEADER, &places, sizeof places);
   int r = connect_session((struct scuda_bytes){first, sizeof first});
   if (r != NVML_OK) return r;
-  if (receive_reply(NULL, 0, &got, &result) != 0 || receive_reply(reply, sizeof reply, &got, &counted) != 0)
+  if (receive_reply(init, NULL, 0, &got, &result) != 0 ||
+      receive_reply(count, reply, sizeof reply, &got, &counted) != 0)
     return lose();
   if (counted == NVML_OK) know(NVML_OP_nvmlDeviceGetCount_v2, reply, got);
   return result;
@@ -182,7 +221,7 @@ static int open_session(uint32_t flags) {
   uint64_t arg = flags;
   uint32_t got;
   int r = session.fd < 0 ? connect_and_init(arg) : exchange(NVML_OP_nvmlInitWithFlags, &arg, sizeof arg, NULL, 0, &got);
-  if (r != NVML_OK) drop();
+  if (r != NVML_OK) leave();
   return r;
 }
 
@@ -204,7 +243,7 @@ int nvml_session_end(void) {
   if (atomic_load(&users) == 0) {
     r = NVML_UNINITIALIZED;
   } else if (atomic_fetch_sub(&users, 1) == 1) {
-    drop();
+    leave();
     session.lost = 0;
   }
   session_unlock();

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/nvmldispatch/fakenvml"
 	"scuda.dev/scuda/sim/smi"
@@ -20,6 +21,7 @@ import (
 type server struct {
 	addr     string
 	sessions atomic.Int32 // opened so far
+	byes     atomic.Int32 // taken leave of
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -116,6 +118,7 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 		nvmldispatch.Options{Processes: clients, Log: slog.New(slog.NewTextHandler(s, nil))})
 	defer d.Close()
 	reply := make([]byte, 1<<20)
+	var chain transport.Chain
 	for {
 		var head [8]byte
 		if _, err := io.ReadFull(c, head[:]); err != nil {
@@ -133,6 +136,10 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 		var out []byte
 		for len(body) > 0 {
 			cmd, payload, err := transport.ParseCommand(body)
+			if err == nil && cmd.Op == wire.OpBye {
+				s.byes.Add(1)
+				return
+			}
 			if err != nil || cmd.Flags != transport.FlagAnswer {
 				t.Errorf("command %+v, %v", cmd, err)
 				return
@@ -143,7 +150,9 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 				t.Error(err)
 				return
 			}
-			out = transport.MessageHeader{Len: uint32(n), Type: transport.MsgReply, Result: result, Seq: cmd.Seq}.Append(out)
+			h := transport.MessageHeader{Len: uint32(n), Type: transport.MsgReply, Result: result, Seq: cmd.Seq}
+			h.Flags = chain.Next(&h)
+			out = h.Append(out)
 			out = append(out, reply[:n]...)
 			out = append(out, make([]byte, transport.Pad(n)-n)...)
 		}

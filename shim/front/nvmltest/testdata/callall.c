@@ -48,5 +48,6 @@ int main(int argc, char **argv) {
     else printf("%s %d\n", name, (int)r);
   }
   fflush(stdout);
+  if (!strcmp(argv[3], "init")) return 0; /* as programs do that never call nvmlShutdown */
   _exit(0);
 }
