@@ -66,7 +66,8 @@ func registered(t *testing.T) map[string]bool {
 	s := metrics.NewServer(metrics.Build{}, func() ([]metrics.GPU, error) { return nil, errors.New("none") })
 	names := map[string]bool{}
 	for _, c := range []prometheus.Collector{&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers,
-		s.WorkerStarts, s.WorkerFailures, s.Draining, metrics.GPUs{}, metrics.ModuleCache(nil)} {
+		s.WorkerStarts, s.WorkerFailures, s.Draining, metrics.GPUs{}, metrics.ModuleCache(nil),
+		metrics.TenantMemory(nil), s.Tenants} {
 		ch := make(chan *prometheus.Desc)
 		go func() { c.Describe(ch); close(ch) }()
 		for d := range ch {

@@ -3,9 +3,11 @@
 # Metrics are for the container itself; name an address that only your monitoring reaches to have them outside
 # (compose.yaml does, on the network of its services).
 # The driver comes from the host by the NVIDIA container toolkit.
-# Workers share the user scuda, confined by Landlock and seccomp; for a user for each tenant run it with
-#   --user 0 --cap-drop ALL --cap-add SETUID --cap-add SETGID --cap-add KILL
-# No control group is delegated to a container: --worker-memory and its like do not work there.
+# Workers share the user scuda, confined by Landlock and seccomp as far as kernel and container engine have them. For a
+# user for each tenant run it with
+#   --user 0 --cap-drop ALL --cap-add SETUID --cap-add SETGID --cap-add KILL --security-opt no-new-privileges
+# and a volume for the state folder (SCUDA_STATE_DIR), as compose.yaml does. No control group is delegated to a
+# container: --worker-memory and its like do not work there. The log says at the start what is given and what is not.
 FROM debian:12-slim
 COPY build/scuda /usr/bin/scuda
 COPY build/lib /usr/bin/lib
