@@ -20,8 +20,7 @@ const (
 	Write               // everything that ordinary files need, in a folder
 )
 
-// FileRule is one row of the table of files: a path, which may be a pattern (filepath.Glob), or the folder that a
-// variable of the environment names.
+// FileRule is one row of the table of files: a path, which may be a pattern (filepath.Glob).
 type FileRule struct {
 	Path   string
 	Access Access
@@ -49,11 +48,15 @@ var files = []FileRule{
 	{Path: "/etc/nsswitch.conf"}, {Path: "/etc/passwd"}, {Path: "/etc/group"}, {Path: "/etc/machine-id"},
 	// the GPUs
 	{Path: "/dev/nvidia*", Access: Use}, {Path: "/sys/devices"}, {Path: "/sys/bus"},
+	{Path: "/dev/dxg", Access: Use},                                                                           // of WSL
+	{Path: "/dev/nvmap", Access: Use}, {Path: "/dev/nvhost*", Access: Use}, {Path: "/dev/nvgpu", Access: Use}, // of Tegra
 	{Path: "/sys/class"}, {Path: "/sys/module"}, {Path: "/sys/kernel/mm"}, {Path: "/sys/fs/cgroup"},
 	{Path: "/run/nvidia-persistenced", Access: Use}, {Path: "/var/run/nvidia-persistenced", Access: Use},
 	// The driver names its threads by files there, and cuInit fails where it cannot. Nothing can be made in it, other
 	// processes' memory is behind the rules of ptrace, and the system's settings are root's.
 	{Path: "/proc", Access: Write},
+	// NVIDIA's MPS, where the operator runs it; package spawner adds the folder of another place
+	{Path: "/tmp/nvidia-mps", Access: Write},
 	// what every program uses
 	{Path: "/dev/null", Access: Use}, {Path: "/dev/zero", Access: Use}, {Path: "/dev/full", Access: Use},
 	{Path: "/dev/random"}, {Path: "/dev/urandom"},

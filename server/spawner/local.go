@@ -183,6 +183,9 @@ func (l *Local) start(o Order, line, errs *os.File) (*exec.Cmd, error) {
 			files = append(files, isolation.FileRule{Path: folder, Access: isolation.Run})
 		}
 	}
+	if folder := os.Getenv("CUDA_MPS_PIPE_DIRECTORY"); filepath.IsAbs(folder) && filepath.Clean(folder) != "/" {
+		files = append(files, isolation.FileRule{Path: folder, Access: isolation.Write})
+	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("no_new_privs: %w", err)
 	}

@@ -249,6 +249,27 @@ func TestLocal(t *testing.T) {
 	}
 }
 
+// Workers of an operator's MPS use its folder, and no other beside their own.
+func TestFolderOfMPS(t *testing.T) {
+	if err := isolation.Landlock(); err != nil {
+		t.Skip(err)
+	}
+	mps, other := t.TempDir(), t.TempDir()
+	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", mps)
+	l, err := NewLocal(Config{Cgroup: CgroupNone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w := start(t, l, Order{Enclosed: true})
+	if got := w.ask("write " + mps + "/file"); got != "done" {
+		t.Error(got)
+	}
+	if got := w.ask("write " + other + "/file"); got == "done" {
+		t.Error("it writes elsewhere")
+	}
+}
+
 // Two tenants' workers reach nothing of each other's, nor of the server's, and nor do two of one tenant's.
 func TestTenantsAreApart(t *testing.T) {
 	t.Setenv("SCUDA_TOKEN", "a secret")
