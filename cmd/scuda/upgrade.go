@@ -87,9 +87,11 @@ func installed(ctx context.Context) (how, upgrade string) {
 	self := filepath.Join(folder, "scuda")
 	switch {
 	case exec.CommandContext(ctx, "dpkg-query", "-S", self).Run() == nil:
-		return "installed by a Debian package", "apt install ./scuda_VERSION_ARCH.deb of the newer release"
+		return "installed by a Debian package",
+			"apt install ./scuda-client_VERSION_ARCH.deb of the newer release, and on a server its scuda-server, too"
 	case exec.CommandContext(ctx, "rpm", "-qf", self).Run() == nil:
-		return "installed by an RPM package", "dnf install ./scuda-VERSION.ARCH.rpm of the newer release"
+		return "installed by an RPM package",
+			"dnf install ./scuda-client-VERSION.ARCH.rpm of the newer release, and on a server its scuda-server, too"
 	case exists(filepath.Join(folder, "lib", "libscuda.so")):
 		return "built in " + folder, "git pull && make build"
 	}
