@@ -135,6 +135,7 @@ newer() { # ARCHITECTURE: the same packages as a later release
   for kind in client server; do
     rm -rf "$work/repacked"
     dpkg-deb -R "$release/$(one "scuda-${kind}_*_$1.deb")" "$work/repacked" &&
+      sed -i '/^$/d' "$work/repacked/DEBIAN/conffiles" &&
       sed -i -E 's/^Version: .*/Version: 99/; s/(scuda-client) \(= [^)]*\)/\1 (= 99)/' \
         "$work/repacked/DEBIAN/control" &&
       dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/repacked" "$work/programs-$1/$kind.deb" || return
@@ -270,7 +271,7 @@ try() { # SYSTEM
 
 image() { # builds what the images have, of what .dockerignore lets through
   mkdir "$work/context"
-  sed -n 's/^!//p' .dockerignore | xargs git ls-files -co --exclude-standard -- |
+  comm -23 <(git ls-files | sort) <(git ls-files -ci -X .dockerignore | sort) |
     tar -cf - -T - | tar -C "$work/context" -xf - && "$work/context/deploy/docker/build.sh" "$work/image"
 }
 try_image() {
