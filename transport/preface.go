@@ -250,7 +250,8 @@ func AppendWelcome(b []byte, w *Welcome) ([]byte, error) {
 	return append(b, text...), nil
 }
 
-// ReadWelcome reads exactly one welcome from r. One of another version is an error that wraps [ErrVersion].
+// ReadWelcome reads exactly one welcome from r, whose texts are then [Printable]. One of another version is an error
+// that wraps [ErrVersion].
 func ReadWelcome(r io.Reader) (*Welcome, error) {
 	var fixed [len(Magic) + 12]byte
 	if n, err := io.ReadFull(r, fixed[:]); err != nil {
@@ -274,12 +275,13 @@ func ReadWelcome(r io.Reader) (*Welcome, error) {
 	}
 	status := w.Status
 	err := json.Unmarshal(text, w)
+	w.printable()
 	if !Spoken.Has(version) { // what another version says behind its number may have any form
 		v := rangeOf(w.MinVersion, cmp.Or(w.MaxVersion, version))
 		return nil, fmt.Errorf("%w: the server%s speaks %s, this client %s", ErrVersion, inBrackets(w.Version), v, Spoken)
 	}
 	if err != nil {
-		return nil, malformed("welcome: %v", err)
+		return nil, malformed("welcome: %s", Printable(err.Error()))
 	}
 	w.Status, w.Protocol = status, version
 	if len(w.Devices) > MaxDevices {

@@ -316,7 +316,7 @@ func tlsError(ctx context.Context, address string, err error) error {
 			"the server's line from the file known_servers beside the host file"
 		return e
 	case errors.As(err, &verify):
-		e.Kind, e.Detail = ErrUntrusted, verify.Err.Error()
+		e.Kind, e.Detail = ErrUntrusted, Printable(verify.Err.Error()) // with names of the certificate
 		e.Remedy = "use a name for which the server's certificate was made, or correct SCUDA_CA"
 		return e
 	case errors.As(err, &header), errors.Is(err, io.EOF):
@@ -328,6 +328,6 @@ func tlsError(ctx context.Context, address string, err error) error {
 	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 		return shakeError(ctx, address, err)
 	}
-	e.Kind, e.Detail = ErrTLS, err.Error()
+	e.Kind, e.Detail = ErrTLS, Printable(err.Error())
 	return e
 }

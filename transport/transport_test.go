@@ -234,6 +234,42 @@ func TestWelcome(t *testing.T) {
 	}
 }
 
+// TestPrintable: what a server writes stays one line of ordinary characters, whoever shows it.
+func TestPrintable(t *testing.T) {
+	const bad = "a\x1b[31m\nok TLS\r\u202e\u0085\x7f\xffé"
+	const good = "a?[31m ok TLS ? ?\ufffdé"
+	for in, want := range map[string]string{
+		"": "", bad: good, "NVIDIA H200 — 141 GiB": "NVIDIA H200 — 141 GiB",
+		strings.Repeat("é", MostPrinted):       strings.Repeat("é", MostPrinted),
+		strings.Repeat("é", MostPrinted) + "x": strings.Repeat("é", MostPrinted) + "…",
+	} {
+		if got := Printable(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+	w := Welcome{Error: bad, Version: bad, Digest: bad, Driver: bad, NoRDMA: bad, GPU: bad, Tenant: bad,
+		Devices: []Device{{Name: bad, PCIBusID: bad}}}
+	b, err := AppendWelcome(nil, &w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadWelcome(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := got.Devices[0]
+	for i, s := range []string{got.Error, got.Version, got.Digest, got.Driver, got.NoRDMA, got.GPU, got.Tenant, d.Name,
+		d.PCIBusID} {
+		if s != good {
+			t.Errorf("text %d: %q", i, s)
+		}
+	}
+	b[len(Magic)] = 9 // another version: its release is in the error
+	if _, err := ReadWelcome(bytes.NewReader(b)); err == nil || strings.ContainsAny(err.Error(), "\x1b\n\r\u202e") {
+		t.Errorf("%q", err)
+	}
+}
+
 // The two sides of the hello that are not written in Go spell the keys themselves.
 func TestJSONKeys(t *testing.T) {
 	b, err := json.Marshal(Hello{Kind: "k", Version: "v", Digest: "d", Host: "h", Program: "p", PID: 1})
@@ -281,6 +317,12 @@ func FuzzWelcome(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if w, err := ReadWelcome(bytes.NewReader(b)); err == nil && len(w.Devices) > MaxDevices {
 			t.Errorf("%d devices", len(w.Devices))
+		} else if err == nil {
+			for _, s := range []string{w.Error, w.Version, w.Tenant, w.GPU, w.Driver, w.NoRDMA} {
+				if s != Printable(s) && len([]rune(s)) <= MostPrinted {
+					t.Errorf("%q", s)
+				}
+			}
 		}
 	})
 }

@@ -147,7 +147,7 @@ func (m *meeting) note(c any, to transport.Target) error {
 	}
 	leaf := t.State().PeerCertificates[0]
 	if to.TLS.RootCAs != nil {
-		m.safety = "TLS 1.3, certificate of " + leaf.Issuer.CommonName
+		m.safety = "TLS 1.3, certificate of " + transport.Printable(leaf.Issuer.CommonName)
 		return nil
 	}
 	m.safety = "TLS 1.3, fingerprint " + certificate.Fingerprint(leaf)

@@ -106,6 +106,17 @@ int scuda_log_enabled(int level) {
   return level >= atomic_load(&log_level);
 }
 
+/* Texts of a server are among the lines: what moves the cursor or begins a line of its own is left out, in ASCII as in
+ * the two bytes that UTF-8 has for it. */
+static void make_printable(char *text, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    unsigned char c = (unsigned char)text[i], next = i + 1 < n ? (unsigned char)text[i + 1] : 0;
+    if (c == '\n' || c == '\t') text[i] = ' ';
+    else if (c < 0x20 || c == 0x7f) text[i] = '?';
+    else if (c == 0xc2 && next >= 0x80 && next < 0xa0) text[i] = text[i + 1] = '?';
+  }
+}
+
 void scuda_log(int level, const char *format, ...) {
   if (!scuda_log_enabled(level)) return;
   int saved = errno;
@@ -118,6 +129,7 @@ void scuda_log(int level, const char *format, ...) {
   int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
   va_end(args);
   n += m < (int)sizeof line - n - 2 ? m : (int)sizeof line - n - 2;
+  make_printable(line, (size_t)n);
   line[n++] = '\n';
   if (write(atomic_load(&log_fd), line, (size_t)n) < 0) { /* nowhere to say it */ }
   errno = saved;

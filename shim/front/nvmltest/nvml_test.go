@@ -369,6 +369,37 @@ func TestGarbageAfterWelcome(t *testing.T) {
 	}
 }
 
+// TestTextsOfServer: what a server says stays within its line and moves no cursor, whatever is in it.
+func TestTextsOfServer(t *testing.T) {
+	const said = "\x1b]0;title\x07\nscuda: error: faked\r\u009b2J\x7f né"
+	w, err := transport.AppendWelcome(nil, &transport.Welcome{Status: transport.StatusOK})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := transport.MessageHeader{Type: transport.MsgNotice, Len: uint32(len(said))}.Append(w)
+	text = append(append(text, said...), make([]byte, transport.Pad(len(said))-len(said))...)
+	refused, err := transport.AppendWelcome(nil, &transport.Welcome{Status: transport.StatusBusy, Error: said})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		answer []byte
+		lines  int
+		want   string
+	}{
+		"message": {text, 2, "server: ?]0;title? scuda: error: faked???2J? né\n"}, // the second: the server is lost
+		"refusal": {refused, 1, "?]0;title? scuda: error: faked ?2J? né"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errs := as(t, "init", "SCUDA_SERVER="+peer(t, string(c.answer)))
+			if strings.ContainsAny(errs, "\x1b\r\x07\x7f\u009b") || strings.Count(errs, "\n") != c.lines ||
+				!strings.Contains(errs, c.want) {
+				t.Errorf("%q", errs)
+			}
+		})
+	}
+}
+
 func TestPassThroughWithoutDriver(t *testing.T) {
 	out, errs := as(t, "init")
 	if out != "ERROR_DRIVER_NOT_LOADED\n" || errs != "" {
