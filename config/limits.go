@@ -10,9 +10,10 @@ import (
 // ErrLimit is a limit that cannot be read.
 var ErrLimit = errors.New("bad limit")
 
-// Limits bound what one tenant of a server gets. 0 means that there is no bound.
+// Limits bound what one tenant of a server gets. 0 means that there is no bound, unless it is said otherwise.
 type Limits struct {
 	Sessions     uint64        // CUDA sessions of the tenant at once
+	NVML         uint64        // NVML sessions of the tenant at once; 0: its share, where there are other tenants
 	VRAM         Size          // of the GPUs, for each session
 	TenantVRAM   Size          // of the GPUs, for all sessions of the tenant together
 	HostMemory   Size          // of the server's machine, that a worker holds for its client
@@ -34,6 +35,8 @@ type Limit struct {
 var LimitTable = []Limit{
 	{"max-sessions-per-tenant", "N", "CUDA sessions of one tenant at once",
 		func(l *Limits) any { return &l.Sessions }},
+	{"max-nvml-sessions-per-tenant", "N", "NVML sessions of one tenant at once; 0: where there are several, a quarter " +
+		"of --max-nvml-sessions", func(l *Limits) any { return &l.NVML }},
 	{"max-vram", "SIZE", "of GPU memory for each session, on all GPUs together",
 		func(l *Limits) any { return &l.VRAM }},
 	{"max-vram-per-tenant", "SIZE", "of GPU memory for all sessions of a tenant together, on all GPUs",

@@ -71,6 +71,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_MAX_SESSIONS_PER_CLIENT", Server: true},
 	{Name: "SCUDA_MAX_NVML_SESSIONS", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS_PER_TENANT", Server: true},
+	{Name: "SCUDA_MAX_NVML_SESSIONS_PER_TENANT", Server: true},
 	{Name: "SCUDA_MAX_VRAM", Server: true},
 	{Name: "SCUDA_MAX_VRAM_PER_TENANT", Server: true},
 	{Name: "SCUDA_MAX_HOST_MEMORY", Server: true},

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
@@ -57,7 +58,7 @@ type sessions struct {
 	byID     map[string]*session
 	taken    [kinds]int
 	byClient map[netip.Prefix]*[kinds]int // places taken
-	byTenant map[string]int               // places taken by CUDA sessions
+	byTenant map[string]*[kinds]int       // the same by tenant
 	idle     chan struct{}                // closed while there is no session
 	closed   bool                         // idle is closed
 }
@@ -83,7 +84,7 @@ func (k sessionKind) String() string { return [kinds]string{"CUDA", "NVML"}[k] }
 func (s *sessions) init(cuda, nvml, client int) {
 	s.limits, s.perClient = [kinds]int{max(cuda, 0), max(nvml, 0)}, max(client, 0)
 	s.byID, s.byClient = make(map[string]*session), make(map[netip.Prefix]*[kinds]int)
-	s.byTenant = make(map[string]int)
+	s.byTenant = make(map[string]*[kinds]int)
 	s.idle, s.closed = make(chan struct{}), true
 	close(s.idle)
 }
@@ -95,12 +96,26 @@ type place struct {
 	tenant string
 }
 
+// shareOfNVML is the part of the places for NVML that one of several tenants gets unless its limit says more.
+const shareOfNVML = 4
+
+// perTenant is how many sessions of a kind a tenant may have; 0: any number.
+func (s *sessions) perTenant(k sessionKind, l *config.Limits, sole bool) uint64 {
+	switch {
+	case k == cudaSession:
+		return l.Sessions
+	case l.NVML > 0 || sole || s.limits[k] == 0:
+		return l.NVML
+	}
+	return uint64(max(s.limits[k]/shareOfNVML, 1))
+}
+
 // admit takes a place for a session of a client, whose tenant may have so many (0: any number).
 func (s *sessions) admit(p place, perTenant uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, of := p.kind, p.client
-	mine := s.byClient[of]
+	mine, tenants := s.byClient[of], s.byTenant[p.tenant]
 	switch {
 	case s.limits[k] > 0 && s.taken[k] >= s.limits[k]:
 		return refusef(transport.StatusBusy, "%d of %d %v sessions are taken (%s)", s.taken[k], s.limits[k], k,
@@ -108,15 +123,20 @@ func (s *sessions) admit(p place, perTenant uint64) error {
 	case mine != nil && s.perClient > 0 && mine[k] >= s.perClient:
 		return refusef(transport.StatusBusy,
 			"clients of %v have %d %v sessions, which is what --max-sessions-per-client allows", of, mine[k], k)
-	case k == cudaSession && perTenant > 0 && uint64(s.byTenant[p.tenant]) >= perTenant:
-		return refusef(transport.StatusBusy,
-			"tenant %s has %d CUDA sessions, which is what its max-sessions-per-tenant allows", p.tenant, s.byTenant[p.tenant])
+	case tenants != nil && perTenant > 0 && uint64(tenants[k]) >= perTenant:
+		return refusef(transport.StatusBusy, "tenant %s has %d %v sessions, which is what its %s allows", p.tenant,
+			tenants[k], k, [kinds]string{"max-sessions-per-tenant", "max-nvml-sessions-per-tenant"}[k])
 	}
 	if mine == nil {
 		mine = new([kinds]int)
 		s.byClient[of] = mine
 	}
+	if tenants == nil {
+		tenants = new([kinds]int)
+		s.byTenant[p.tenant] = tenants
+	}
 	mine[k]++
+	tenants[k]++
 	s.count(p, 1)
 	return nil
 }
@@ -129,17 +149,16 @@ func (s *sessions) leave(p place) {
 	if mine[p.kind]--; *mine == [kinds]int{} {
 		delete(s.byClient, p.client)
 	}
+	tenants := s.byTenant[p.tenant]
+	if tenants[p.kind]--; *tenants == [kinds]int{} {
+		delete(s.byTenant, p.tenant)
+	}
 	s.count(p, -1)
 }
 
 // count adds to the places taken. s.mu is held.
 func (s *sessions) count(p place, by int) {
 	s.taken[p.kind] += by
-	if p.kind == cudaSession {
-		if s.byTenant[p.tenant] += by; s.byTenant[p.tenant] == 0 {
-			delete(s.byTenant, p.tenant)
-		}
-	}
 	switch n := s.taken[cudaSession] + s.taken[nvmlSession]; {
 	case n > 0 && s.closed:
 		s.idle, s.closed = make(chan struct{}), false
@@ -257,7 +276,8 @@ func (s *supervisor) serveSession(
 	}
 	limits := s.cfg.Tenants.Limits(c.who.Name, *s.cfg.Limits)
 	mine := place{kindOf(nvml), door.Peer(c.RemoteAddr()), c.who.Name}
-	if err := s.sessions.admit(mine, limits.Sessions); err != nil {
+	perTenant := s.sessions.perTenant(mine.kind, &limits, s.cfg.Tenants.Sole() != "")
+	if err := s.sessions.admit(mine, perTenant); err != nil {
 		return err
 	}
 	leave := sync.OnceFunc(func() { s.sessions.leave(mine) })

@@ -11,6 +11,7 @@ import (
 
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport"
 )
 
@@ -103,6 +104,64 @@ func TestAdmitTenant(t *testing.T) {
 	if len(s.byTenant) != 0 || len(s.byClient) != 0 {
 		t.Errorf("%v, %v are left", s.byTenant, s.byClient)
 	}
+}
+
+// TestPlacesForNVML: a tenant does not take the others' places for NVML by coming from several addresses. One that is
+// alone may have all, and a limit that is said goes before the share.
+func TestPlacesForNVML(t *testing.T) {
+	from := func(i int) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32) }
+	for name, c := range map[string]struct {
+		places int
+		limit  uint64
+		sole   bool
+		gets   int
+	}{
+		"a share":         {8, 0, false, 2},
+		"of few places":   {3, 0, false, 1},
+		"a limit":         {8, 5, false, 5},
+		"alone":           {8, 0, true, 8},
+		"alone, limited":  {8, 3, true, 3},
+		"any number":      {0, 0, false, 100},
+		"a limit of many": {0, 7, false, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s sessions
+			s.init(0, c.places, 0)
+			most := s.perTenant(nvmlSession, &config.Limits{Sessions: 1, NVML: c.limit}, c.sole)
+			got := 0
+			for i := range 100 {
+				err := s.admit(place{nvmlSession, from(i), "a"}, most)
+				if err == nil {
+					got++
+				} else if r := (*refusal)(nil); !errors.As(err, &r) || r.status != transport.StatusBusy {
+					t.Error(err)
+				}
+			}
+			if got != c.gets {
+				t.Errorf("%d places, not %d", got, c.gets)
+			}
+			if c.gets < c.places {
+				if err := s.admit(place{nvmlSession, from(0), "b"}, most); err != nil {
+					t.Errorf("another tenant: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// A client of a second address is told by which limit its tenant has no more places.
+func TestShareOfNVML(t *testing.T) {
+	s := serve(t, func(c *Config) {
+		c.Tenants, c.MaxNVML = registry(t, "alice token=alice-token\nbob token=bob-token\n"), 4
+	})
+	s.token = []byte("alice-token")
+	s.open(transport.KindNVML)
+	if _, err := s.dial(hello(transport.KindNVML)); !errors.Is(err, transport.ErrBusy) ||
+		!strings.Contains(err.Error(), "tenant alice has 1 NVML sessions, which is what its max-nvml-sessions-per-tenant") {
+		t.Errorf("a second session: %v", err)
+	}
+	s.token = []byte("bob-token")
+	s.open(transport.KindNVML)
 }
 
 // What the log and the metrics say of a session's end is what happened.
