@@ -14,9 +14,9 @@ set_of() {
     build) echo gcc=gcc libc6-dev=/usr/include/stdio.h make=make git=git \
       ca-certificates=/etc/ssl/certs/ca-certificates.crt libibverbs-dev=/usr/include/infiniband/verbs.h ;;
     # C++ for the test of our cuda.h, strace for the tests that watch connections, Java and Python for programs in such,
-    # a browser for the report's test, systemd for that of the units.
+    # a browser for the report's test, systemd for that of the units, sshd for those of scuda run --on.
     test) echo g++=g++ strace=strace python3=python3 default-jre-headless=java chromium=chromium \
-      systemd=systemd-analyze systemd-container=systemd-nspawn ;;
+      systemd=systemd-analyze systemd-container=systemd-nspawn openssh-client=ssh openssh-server=/usr/sbin/sshd ;;
     # clang makes the programs of the probes, which are compared with those that are committed.
     lint) echo clang=clang llvm=llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h ;;
     release) echo gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc \
@@ -44,6 +44,11 @@ command -v apt-get >/dev/null || { echo "missing here: ${missing[*]} (Debian's n
 as_root=
 [ "$(id -u)" = 0 ] || as_root=sudo
 echo "installing what is missing (for $*): ${missing[*]}"
+case " ${missing[*]} " in
+  *" openssh-server "*) # the tests start one of their own; the machine's is to stay off
+    $as_root mkdir -p /etc/systemd/system
+    for unit in ssh.service ssh.socket; do $as_root ln -sf /dev/null /etc/systemd/system/$unit; done ;;
+esac
 $as_root apt-get update -q
 $as_root apt-get install -y -q --no-install-recommends "${missing[@]}"
 echo "installed in $SECONDS s"

@@ -73,10 +73,7 @@ func Write(w io.Writer, program, folder string) error {
 		return err
 	}
 	defer f.Close()
-	_, start, err := find(f)
-	if errors.Is(err, ErrNone) {
-		start, err = f.Seek(0, io.SeekEnd)
-	}
+	start, err := Bare(f)
 	if err != nil {
 		return err
 	}
@@ -165,6 +162,15 @@ func Carried(program string) error {
 	defer f.Close()
 	_, _, err = find(f)
 	return err
+}
+
+// Bare is how long a program is without the libraries that it carries.
+func Bare(f *os.File) (int64, error) {
+	_, start, err := find(f)
+	if errors.Is(err, ErrNone) {
+		return f.Seek(0, io.SeekEnd)
+	}
+	return start, err
 }
 
 // Unpack gives the folder with the libraries that a program carries: below cache, named after what they are. It is

@@ -23,6 +23,7 @@ var errNoLibraries = errors.New("the client libraries are missing")
 
 func newRun() *cobra.Command {
 	var address, tokenFile string
+	var on onOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARG...]",
 		Short: "Run a program on the server's GPU",
@@ -30,8 +31,12 @@ func newRun() *cobra.Command {
 signals, the exit status and the terminal are its own. What is done is no more than setting LD_PRELOAD,
 LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 
+With --on, no server has to run on the other machine. scuda logs in there by ssh, as you do, copies itself into your
+cache there the first time, and starts a server that serves this program alone and ends with it.
+
 ` + exitHelp,
-		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi",
+		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi\n" +
+			"  scuda run --on me@gpu1 -- python3 train.py",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(errors.New("no program given: scuda run -- PROGRAM [ARG...]"))
@@ -39,13 +44,23 @@ LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			env, err := clientEnv(os.Environ(), address, tokenFile)
-			if err != nil {
-				return &exitError{exitRun, err}
+			if on.word != "" && (address != "" || tokenFile != "") {
+				return usage(errors.New("--on starts a server of its own: leave --server and --token-file out"))
 			}
 			program, err := exec.LookPath(args[0])
 			if err != nil && !errors.Is(err, exec.ErrDot) {
 				return notRun(args[0], err)
+			}
+			var env []string
+			if on.word != "" {
+				env, err = on.environment(cmd.Context(), os.Environ())
+			} else {
+				env, err = clientEnv(os.Environ(), address, tokenFile)
+			}
+			if e := (*exitError)(nil); errors.As(err, &e) {
+				return err
+			} else if err != nil {
+				return &exitError{exitRun, err}
 			}
 			if why := unreached(program); why != "" {
 				fmt.Fprintf(cmd.ErrOrStderr(), "scuda: warning: %s does not use the server's GPU: %s\n", args[0], why)
@@ -56,6 +71,7 @@ LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
+	on.flags(cmd.Flags())
 	return cmd
 }
 
@@ -92,6 +108,11 @@ func clientEnv(env []string, address, tokenFile string) ([]string, error) {
 		}
 		env = setEnv(setEnv(env, "SCUDA_TOKEN", ""), "SCUDA_TOKEN_FILE", tokenFile)
 	}
+	return preloaded(env, lib)
+}
+
+// preloaded adds the client libraries to an environment.
+func preloaded(env []string, lib string) ([]string, error) {
 	if err := checkLibName(lib); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/server/tenant"
+	"scuda.dev/scuda/tunnel"
+)
+
+// onOptions are those of `scuda run --on`.
+type onOptions struct {
+	word, folder, serve string
+}
+
+func (o *onOptions) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.word, "on", "", "use the GPUs of `USER@HOST` by ssh, or of docker://CONTAINER, podman://CONTAINER or "+
+		"kube://NAMESPACE/POD; nothing has to be installed there")
+	f.StringVar(&o.folder, "on-folder", "",
+		"with --on: keep scuda's copy in this `FOLDER` there (default: ~/.cache/scuda/on)")
+	f.StringVar(&o.serve, "serve-flags", "", "with --on: `FLAGS` of scuda serve for the server there, such as '--gpu sim'")
+}
+
+// ours are the options of scuda serve that --on sets by itself.
+var ours = []string{"listen", "config", "token-file", "tenants", "client-ca", "insecure", "tls", "tls-cert", "tls-key",
+	"state-dir", "transport", "drain"}
+
+// forOn reads options for a server that serves one program.
+func forOn(words []string) (*serveOptions, error) {
+	o := &serveOptions{}
+	f := pflag.NewFlagSet("serve-flags", pflag.ContinueOnError)
+	o.flags(f)
+	for name, value := range map[string]string{"gpu": "real", "log": "error", "transport": "tcp", "drain": "0",
+		"worker-uids": "none"} {
+		if err := f.Set(name, value); err != nil {
+			return nil, err
+		}
+		f.Lookup(name).Changed = false
+	}
+	f.Usage = func() {}
+	if err := f.Parse(words); err != nil {
+		return nil, fmt.Errorf("--serve-flags: %w; see scuda serve --help", err)
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("--serve-flags: %q is no option of scuda serve", f.Arg(0))
+	}
+	for _, name := range ours {
+		if f.Changed(name) {
+			return nil, fmt.Errorf("--serve-flags: --on sets --%s by itself", name)
+		}
+	}
+	return o, nil
+}
+
+// wish is what the options say.
+func (o *onOptions) wish() (w tunnel.Wish, err error) {
+	if w.Way, err = tunnel.ParseWay(o.word); err != nil {
+		return w, fmt.Errorf("--on: %w", err)
+	}
+	if strings.ContainsAny(o.folder, "\n\r") || o.folder != "" && o.folder[0] != '/' {
+		return w, fmt.Errorf("--on-folder %.80q: write a path that begins with /", o.folder)
+	}
+	w.Folder, w.Serve = o.folder, strings.Fields(o.serve)
+	if _, err := forOn(w.Serve); err != nil {
+		return w, err
+	}
+	return w, nil
+}
+
+// environment has a server started on the other machine, and gives the settings with which a program uses it. The
+// process that carries its connections ends with this one, and with the program that takes its place.
+func (o *onOptions) environment(ctx context.Context, env []string) ([]string, error) {
+	w, err := o.wish()
+	if err != nil {
+		return nil, usage(err)
+	}
+	lib, err := libFolder()
+	if err != nil {
+		return nil, err
+	}
+	if env, err = preloaded(env, lib); err != nil {
+		return nil, err
+	}
+	if w.Copies, err = tunnel.Copies(lib); err != nil {
+		return nil, err
+	}
+	if state, err := term.GetState(0); err == nil { // ssh may be interrupted while it reads a password
+		defer func() { _ = term.Restore(0, state) }()
+	}
+	r, err := startCarrier(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"TOKEN_FILE", "FINGERPRINT", "CA", "CERT", "KEY", "INSECURE"} {
+		env = setEnv(env, "SCUDA_"+name, "")
+	}
+	env = setEnv(env, "SCUDA_TRANSPORT", "tcp")
+	return setEnv(setEnv(env, "SCUDA_SERVER", r.Address), "SCUDA_TOKEN", r.Token), nil
+}
+
+// startCarrier starts the process that carries the connections, and waits for its report.
+func startCarrier(ctx context.Context, w tunnel.Wish) (r tunnel.Report, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return r, err
+	}
+	us, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		return r, fmt.Errorf("--on needs Linux 5.3 or newer on this machine (pidfd_open): %w", err)
+	}
+	program := os.NewFile(uintptr(us), "pidfd")
+	defer program.Close()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return r, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "carrier"), os.NewFile(uintptr(fds[1]), "program")
+	defer theirs.Close()
+	talk, err := net.FileConn(ours)
+	ours.Close()
+	if err != nil {
+		return r, err
+	}
+	defer talk.Close()
+	cmd := exec.Command(self)
+	cmd.Args = []string{"scuda", carrier, "2"}
+	cmd.ExtraFiles = []*os.File{theirs, program}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return r, fmt.Errorf("cannot start %s %s: %w", self, carrier, err)
+	}
+	theirs.Close()
+	defer context.AfterFunc(ctx, func() { talk.Close() })()
+	if err := json.NewEncoder(talk).Encode(w); err == nil {
+		err = json.NewDecoder(talk).Decode(&r)
+		if err != nil && ctx.Err() == nil {
+			return r, fmt.Errorf("the process that carries the connections has ended: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return r, interrupted(errors.New("no server on " + w.Way.Word + " yet"))
+	}
+	if r.Error != "" {
+		return r, errors.New(r.Error)
+	}
+	return r, nil
+}
+
+// carrier is the command of the process that carries connections for a program.
+const carrier = "carrier"
+
+// newCarrier is that process. The first generation starts the second and ends, so that the program never has a child
+// that it does not know of.
+func newCarrier() *cobra.Command {
+	return &cobra.Command{
+		Use:    carrier,
+		Short:  "Carry the connections of a program (started by scuda run --on)",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			talk, program := os.NewFile(3, "program"), os.NewFile(4, "pidfd")
+			if generations, _ := strconv.Atoi(args[0]); generations > 1 {
+				cmd := exec.Command("/proc/self/exe")
+				cmd.Args = []string{"scuda", carrier, strconv.Itoa(generations - 1)}
+				cmd.ExtraFiles = []*os.File{talk, program}
+				cmd.Stderr = os.Stderr
+				return cmd.Start()
+			}
+			for _, fd := range []int{3, 4} {
+				unix.CloseOnExec(fd)
+			}
+			return tunnel.Carry(context.Background(), talk, program)
+		},
+	}
+}
+
+// newFar is the server of `scuda run --on`, which the script of package tunnel starts.
+func newFar() *cobra.Command {
+	var check string
+	cmd := &cobra.Command{
+		Use:    tunnel.Far,
+		Short:  "Serve one program over standard input and output (started by scuda run --on)",
+		Hidden: true,
+		Args:   noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if check != "" {
+				return tunnel.Check(check)
+			}
+			if term.IsTerminal(0) {
+				return usage(errors.New("scuda run --on starts this"))
+			}
+			in, out, err := tunnel.Streams()
+			if err != nil {
+				return err
+			}
+			if self, err := os.Executable(); err == nil {
+				if used, err := tunnel.Tend(self); err == nil {
+					defer used.Close()
+				}
+			}
+			return tunnel.Serve(cmd.Context(), in, out, serveOn)
+		},
+	}
+	cmd.Flags().StringVar(&check, "check", "", "")
+	return cmd
+}
+
+// serveOn serves as the other side wishes.
+func serveOn(ctx context.Context, h tunnel.Hello, ready func(net.Addr, tunnel.Ready)) error {
+	o, err := forOn(h.Serve)
+	if err != nil {
+		return err
+	}
+	o.listen = onLoopback + ":0"
+	c, err := o.config(os.Stderr)
+	if err != nil {
+		return err
+	}
+	c.Tenants = tenant.Static([]byte(h.Token), nil)
+	c.Ready = func(s server.Status) { ready(s.Addr, tunnel.Ready{Devices: len(s.Devices)}) }
+	return server.Serve(ctx, *c)
+}
