@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"scuda.dev/scuda/bundle"
 )
@@ -184,7 +186,7 @@ func (d *dialog) send(words []string) error {
 	return fmt.Errorf("%w: it is %.40q", ErrSystem, words[0])
 }
 
-func (d *dialog) sendCopy(c Copy, packed bool) error {
+func (d *dialog) sendCopy(c Copy, gzipped bool) error {
 	d.progress(0, 0)
 	f, r, err := c.open()
 	if err != nil {
@@ -192,19 +194,12 @@ func (d *dialog) sendCopy(c Copy, packed bool) error {
 	}
 	defer f.Close()
 	from, n, how := io.Reader(r), r.Size(), "plain"
-	if packed {
-		var b bytes.Buffer
-		z, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
+	if gzipped {
+		b, err := pack(r)
 		if err != nil {
 			return err
 		}
-		if _, err := io.Copy(z, r); err != nil {
-			return err
-		}
-		if err := z.Close(); err != nil {
-			return err
-		}
-		from, n, how = &b, int64(b.Len()), "gzip"
+		from, n, how = bytes.NewReader(b), int64(len(b)), "gzip"
 	}
 	if _, err := fmt.Fprintf(d.out, "%d %s\n", n, how); err != nil {
 		return ended(err)
@@ -218,6 +213,39 @@ func (d *dialog) sendCopy(c Copy, packed bool) error {
 		d.progress(done, n)
 	}
 	return nil
+}
+
+// packed is how much is packed by itself.
+const packed = 2 << 20
+
+// pack packs a program for gzip, which takes several files one behind the other for one: so all processors help.
+func pack(r *io.SectionReader) ([]byte, error) {
+	parts := make([]bytes.Buffer, (r.Size()+packed-1)/packed)
+	errs := make([]error, len(parts))
+	var next atomic.Int64
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(parts)); i = next.Add(1) - 1 {
+				errs[i] = packPart(&parts[i], io.NewSectionReader(r, i*packed, min(packed, r.Size()-i*packed)))
+			}
+		})
+	}
+	all.Wait()
+	var b []byte
+	for i := range parts {
+		b = append(b, parts[i].Bytes()...)
+	}
+	return b, errors.Join(errs...)
+}
+
+func packPart(w io.Writer, r io.Reader) error {
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(z, r)
+	return errors.Join(err, z.Close())
 }
 
 // readLine reads a line without its end. Of one that is too long it gives the beginning.
