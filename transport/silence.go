@@ -50,6 +50,15 @@ func Unread(fd int) int {
 	return n
 }
 
+// Unsent is how many bytes of a socket have not been acknowledged by the peer.
+func Unsent(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.TIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // Debtors counts for how many beats in a row each of some sockets has owed an acknowledgement.
 type Debtors map[int]int
 

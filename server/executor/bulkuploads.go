@@ -23,6 +23,7 @@ func (u *uploads) receive(b *incoming) error {
 	}
 	t.in.Begin(b.cmd.Seq, b.left)
 	defer t.in.End(func(sl bulk.Buffer) { sl.(*slot).free.Store(true) })
+	defer u.loop.expect(false)
 	var scratch []*slot
 	last := time.Now()           // when there was last a chunk
 	for lent := 0; b.left > 0; { // lent: slots with the receivers, filled or not
@@ -45,6 +46,7 @@ func (u *uploads) receive(b *incoming) error {
 			return fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		u.path.poll()
+		u.loop.expect(len(got) == 0 && lent > 0)
 		if len(got) == 0 {
 			if quiet := time.Since(last); quiet < chunkSpin {
 				yield()

@@ -33,6 +33,7 @@ type copies struct {
 type copiesLoop interface {
 	napAfter(quiet time.Duration) error  // lets a moment pass; the error says that the session is over
 	clientFailed(what string, err error) // ends the session; from any thread
+	expect(bytes bool)                   // says whether the client has to send bytes before anything goes on
 }
 
 // begin prepares it where it lies, since its parts know each other's addresses.

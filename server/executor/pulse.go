@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"scuda.dev/scuda/transport"
 )
 
@@ -18,6 +16,7 @@ type pulse struct {
 	resting atomic.Bool   // nobody looks until the executor says that there is something
 	roused  chan struct{}
 	gone    atomic.Bool // the client's machine does not answer any more
+	expects atomic.Bool // the executor waits for bytes of the client's
 	done    sync.WaitGroup
 }
 
@@ -57,7 +56,9 @@ func (p *pulse) run(t *time.Ticker) {
 		case turn != last:
 			last = turn
 		case turn%2 != 0: // the same turn as a beat ago
-			p.speak()
+			if !p.expects.Load() { // else what was lost on the way would be waited for without end
+				p.speak()
+			}
 		case len(owing) == 0 && !underWay(fds) && !p.rest(turn):
 			return
 		}
@@ -71,6 +72,13 @@ func (p *pulse) speak() {
 	}
 	p.s.out.message(transport.MessageHeader{Type: transport.MsgAlive}, nil, nil)
 	_, _ = p.s.out.flush() // a failure is the executor's as well
+}
+
+// expect says whether it is the client's turn to send bytes.
+func (s *Session) expect(bytes bool) {
+	if s.pulse.expects.Load() != bytes {
+		s.pulse.expects.Store(bytes)
+	}
 }
 
 // rest sleeps until the executor turns to something. It says no at the session's end.
@@ -90,7 +98,7 @@ func (p *pulse) rest(turn uint64) bool {
 // underWay says whether bytes have not arrived yet.
 func underWay(fds []int) bool {
 	for _, fd := range fds {
-		if n, err := unix.IoctlGetInt(fd, unix.TIOCOUTQ); err == nil && n > 0 {
+		if transport.Unsent(fd) > 0 {
 			return true
 		}
 	}

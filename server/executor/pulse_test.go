@@ -70,6 +70,35 @@ func TestSignsOfLife(t *testing.T) {
 	t.Error("the ping was not answered")
 }
 
+// While the executor waits for an upload's bytes it gives no sign of life: what was lost on the way would be waited for
+// without end.
+func TestNoSignsOfLifeForWhatIsMissing(t *testing.T) {
+	c := connect(t, func(cfg *Config) { cfg.Beat = 5 * time.Millisecond })
+	c.mu.Lock()
+	c.keepLog = true
+	c.mu.Unlock()
+	lines := c.bulkLines(1)
+	seq := c.transferUp(c.alloc(2<<20), 2<<20)
+	_, _ = lines[0].Write(chunkOf(seq, 0, make([]byte, 1<<20)))
+	until(t, "the executor waits", func() bool { return c.session.pulse.expects.Load() })
+	c.wmu.Lock()
+	c.write(frame(c.command(0, wire.OpPing, 0, words(0))))
+	c.wmu.Unlock()
+	time.Sleep(60 * time.Millisecond) // a sign would come within this time
+	c.mu.Lock()
+	for _, m := range c.log {
+		if m.Type == transport.MsgAlive {
+			t.Errorf("a sign of life: %+v", m)
+		}
+	}
+	c.mu.Unlock()
+	_, _ = lines[0].Write(chunkOf(seq, 1<<20, make([]byte, 1<<20)))
+	c.sync(0)
+	if c.session.pulse.expects.Load() {
+		t.Error("the executor waits on")
+	}
+}
+
 // A client whose machine is gone is a time-out.
 func TestGoneIsATimeOut(t *testing.T) {
 	c := connect(t)

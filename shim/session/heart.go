@@ -42,7 +42,9 @@ func (h *heart) stir() {
 // signs of life of a server.
 type signs struct {
 	messages, bytes uint64
-	unread          bool // something has come, and the thread that reads has not got to it
+	// Something has come, and the thread that reads has not got to it; or the program's memory, from which bytes are
+	// being sent, is slow.
+	unread bool
 }
 
 // pulse judges them.
@@ -138,14 +140,16 @@ func signsOf(s *Session) signs {
 	b.mu.Lock()
 	fds := []int{s.conn.FD()}
 	for _, c := range b.conns {
-		fds = append(fds, c.tcp.Line.FD())
+		fd := c.tcp.Line.FD()
+		fds = append(fds, fd)
+		now.unread = now.unread || c.tcp.Sending() && transport.Unsent(fd) == 0
 	}
 	b.mu.Unlock()
 	for _, fd := range fds {
 		t := transport.TrafficOf(fd)
 		now.bytes += t.Received + t.Acknowledged
 	}
-	now.unread = !s.heart.chunks.Load() && transport.Unread(s.conn.FD()) > 0
+	now.unread = now.unread || !s.heart.chunks.Load() && transport.Unread(s.conn.FD()) > 0
 	return now
 }
 

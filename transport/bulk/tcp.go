@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"scuda.dev/scuda/transport"
 )
@@ -21,6 +22,7 @@ type TCP struct {
 	pad  [8]byte
 
 	out, in transport.Chain
+	sending atomic.Bool
 }
 
 var _ Sender = (*TCP)(nil)
@@ -34,13 +36,18 @@ func (t *TCP) ChunkBytes() int { return transport.MaxChunk }
 // Register is not needed.
 func (t *TCP) Register([]byte) (Region, error) { return nil, nil }
 
+// Sending says whether a piece is being written.
+func (t *TCP) Sending() bool { return t.sending.Load() }
+
 // Send writes a piece. When it returns, the kernel has it.
 func (t *TCP) Send(p Piece, _ Region) error {
 	data := p.Data()
 	c := p.Chunk()
 	h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(len(data)), ID: c.ID, Seq: c.Seq, Aux: c.Offset}
 	h.Flags = t.out.Next(&h)
+	t.sending.Store(true)
 	err := t.Line.Send(h, data)
+	t.sending.Store(false)
 	if t.Sent != nil {
 		t.Sent(len(data), wireBytes(len(data)))
 	}
