@@ -52,7 +52,7 @@ func TestComposeServer(t *testing.T) {
 	for _, c := range s.CapAdd {
 		keep += ",+" + strings.ToLower(c)
 	}
-	folder, err := os.MkdirTemp("", "scuda-compose-")
+	folder, err := os.MkdirTemp("", "scuda-compose-") //nolint:usetesting // the parent of TempDir is root's alone
 	if err != nil {
 		t.Fatal(err)
 	}
