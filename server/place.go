@@ -99,8 +99,6 @@ func (p *places) judge(cfg *Config, facts spawner.Facts) error {
 		note(isolation.FileAccess, errOff)
 	case cfg.Isolation == isolation.Log:
 		note(isolation.FileAccess, errNoTrial)
-	case cfg.Isolation == isolation.Auto && hasDriver(cfg):
-		note(isolation.FileAccess, isolation.ErrUntried)
 	case facts.Files != "":
 		note(isolation.FileAccess, errors.New(facts.Files))
 	default:
@@ -120,12 +118,6 @@ func (p *places) judge(cfg *Config, facts spawner.Facts) error {
 		note(isolation.Limits, errors.New(facts.Limits))
 	}
 	return p.given.Check(cfg.Isolation)
-}
-
-// hasDriver says whether workers may open NVIDIA's driver.
-func hasDriver(cfg *Config) bool {
-	_, err := os.Stat("/dev/nvidiactl")
-	return cfg.GPU != "sim" && err == nil
 }
 
 // start starts a worker of a tenant's.
@@ -163,7 +155,7 @@ func (s *supervisor) say(r isolation.Report) {
 		s.profile(modeCUDA, nobody).String())
 	for _, m := range r.Missing {
 		level := s.log.Warn
-		if s.cfg.Isolation == isolation.Off || m.Reason == isolation.ErrUntried.Error() {
+		if s.cfg.Isolation == isolation.Off {
 			level = s.log.Info // it is so on purpose
 		}
 		level("workers are without "+m.Means, "reason", m.Reason, "remedy", m.Remedy())

@@ -117,7 +117,7 @@ func (w *worker) run() error {
 	}
 	ready, err := w.open()
 	if err == nil {
-		ready.Isolation = isolation.Apply(w.cfg.Isolation, w.cfg.Profile, ready.GPU == "real")
+		ready.Isolation = isolation.Apply(w.cfg.Isolation, w.cfg.Profile)
 	}
 	if err != nil {
 		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
@@ -177,7 +177,11 @@ func (w *worker) open() (*readyInfo, error) {
 	err := w.openGPU(info.GPU)
 	if w.cfg.GPU == "auto" {
 		if info.GPU = "real"; err != nil {
-			w.log.Debug("no usable driver; the simulated GPU serves", "error", err)
+			level := slog.LevelDebug
+			if _, missing := os.Stat("/dev/nvidiactl"); missing == nil { // isolation may be what is in the way
+				level = slog.LevelWarn
+			}
+			w.log.Log(context.Background(), level, "no usable driver; the simulated GPU serves", "error", err)
 			info.GPU = "sim"
 			err = w.openGPU(info.GPU)
 		}

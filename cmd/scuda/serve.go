@@ -169,8 +169,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		f.Var(limitValue{l, &o.limits}, l.Name, "`"+l.Kind+"` "+l.Meaning+"; 0: no limit")
 	}
 	f.StringVar(&o.isolation, "isolation", "auto",
-		"`HOW` much is taken from workers: auto (what the machine can give, and what was tried with its driver), require "+
-			"(all, or serve nobody), log (forbidden system calls are only logged by the kernel) or off")
+		"`HOW` much is taken from workers: auto (what the machine can give), require (all, or serve "+
+			"nobody), log (forbidden system calls are only logged by the kernel) or off")
 	f.StringVar(&o.profile, "profiles", "base",
 		"what sessions may do beside using GPUs, unless the tenants file says it for their tenant: `LIST` of profile "+
 			"(count events of processor and GPU), nccl (connect to other machines), or base")

@@ -68,9 +68,7 @@ type Mode string
 
 // Modes.
 const (
-	// Auto applies what the machine can give to workers with the simulated GPU. With the real driver it leaves the
-	// system calls as they are, until they have been tried there.
-	Auto    Mode = "auto"
+	Auto    Mode = "auto"    // applies what the machine can give
 	Require Mode = "require" // applies everything, and fails where the machine cannot
 	Log     Mode = "log"     // as auto, but forbidden system calls are done and logged by the kernel (audit); for trials
 	Off     Mode = "off"
@@ -165,14 +163,10 @@ func (r Report) Check(m Mode) error {
 	return fmt.Errorf("%w: %s; or serve with --isolation auto to do without", ErrMissing, strings.Join(all, "; "))
 }
 
-// ErrUntried is why [Auto] leaves the real driver's system calls and files alone.
-var ErrUntried = errors.New("not tried with the real driver yet; --isolation require or log does")
-
 var errOff = errors.New("switched off")
 
 // Apply takes from the calling process what takes effect once its driver is open. Its caller is bound to its thread.
-// realDriver says that NVIDIA's driver runs in the process.
-func Apply(m Mode, p Profile, realDriver bool) Report {
+func Apply(m Mode, p Profile) Report {
 	var r Report
 	if m == Off {
 		for _, name := range []string{NoNewPrivileges, NotDumpable, SystemCalls} {
@@ -181,11 +175,6 @@ func Apply(m Mode, p Profile, realDriver bool) Report {
 		return r
 	}
 	r.Note(NoNewPrivileges, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-	if realDriver && m == Auto {
-		r.Note(NotDumpable, ErrUntried)
-		r.Note(SystemCalls, ErrUntried)
-		return r
-	}
 	name := SystemCalls
 	if m == Log {
 		name += " in the log only"

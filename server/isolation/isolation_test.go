@@ -72,7 +72,7 @@ func forbidden(r Rule) error {
 }
 
 func try(mode Mode, what string) error {
-	report := Apply(mode, Base, false)
+	report := Apply(mode, Base)
 	if err := report.Check(mode); err != nil {
 		return err
 	}

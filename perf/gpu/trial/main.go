@@ -166,7 +166,7 @@ func work(name, mode, profile, library string) error {
 		return err
 	}
 	m := isolation.Mode(mode)
-	if err := isolation.Apply(m, isolation.Profile(bits), true).Check(m); err != nil {
+	if err := isolation.Apply(m, isolation.Profile(bits)).Check(m); err != nil {
 		return err
 	}
 	if err := ptx(); err != nil {
