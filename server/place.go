@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/server/tenant"
@@ -61,6 +62,7 @@ func (s *supervisor) openPlaces(ctx context.Context) (*places, error) {
 // open opens a spawner: the service's, a child's where the server is root, else the server itself.
 func (p *places) open(ctx context.Context, cfg *Config) error {
 	workers := cfg.Workers
+	workers.LogLevel, workers.LogJSON = logLevel(cfg.Log), cfg.LogFormat == config.LogJSON
 	if filepath.IsAbs(cfg.Library) {
 		workers.Read = append(workers.Read, filepath.Dir(cfg.Library))
 	}
@@ -82,7 +84,7 @@ func (p *places) open(ctx context.Context, cfg *Config) error {
 		if cfg.Isolation != isolation.Off { // workers are of the same user, who is not to look into the server
 			_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // never fails
 		}
-		local, err := spawner.NewLocal(workers)
+		local, err := spawner.NewLocal(workers, cfg.Log)
 		if err != nil {
 			return err
 		}

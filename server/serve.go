@@ -175,19 +175,24 @@ func (s *supervisor) profile(mode, tenant string) isolation.Profile {
 	return profile
 }
 
-func (s *supervisor) workerConfig(mode, tenant string) workerConfig {
+// logLevel is the lowest level that a log takes.
+func logLevel(log *slog.Logger) slog.Level {
 	level := slog.LevelError
 	for _, l := range []slog.Level{slog.LevelWarn, slog.LevelInfo, slog.LevelDebug} {
-		if s.log.Enabled(s.stop, l) {
+		if log.Enabled(context.Background(), l) {
 			level = l
 		}
 	}
+	return level
+}
+
+func (s *supervisor) workerConfig(mode, tenant string) workerConfig {
 	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: s.profile(mode, tenant),
 		GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
 		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
 		Images: s.images != nil, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
 		RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings,
-		LogLevel: int(level), LogFormat: s.cfg.LogFormat,
+		LogLevel: int(logLevel(s.log)), LogFormat: s.cfg.LogFormat,
 		board: s.board}
 }
 

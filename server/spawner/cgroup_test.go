@@ -94,7 +94,7 @@ func TestNoCgroup(t *testing.T) {
 	}
 	// what was asked for by name is there or is an error
 	for _, cfg := range []Config{{Cgroup: t.TempDir()}, {Cgroup: CgroupNone, Limits: Limits{Memory: 1}}} {
-		if _, err := NewLocal(cfg); err == nil {
+		if _, err := NewLocal(cfg, quiet); err == nil {
 			t.Errorf("%+v is accepted", cfg)
 		}
 	}
@@ -111,7 +111,7 @@ func TestRealCgroup(t *testing.T) {
 		t.Skip(err)
 	}
 	defer os.Remove(top)
-	l, err := NewLocal(Config{Cgroup: top})
+	l, err := NewLocal(Config{Cgroup: top}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func Inherited(ctx context.Context, config string) error {
 	if err != nil {
 		return err
 	}
-	local, err := NewLocal(cfg)
+	local, err := NewLocal(cfg, cfg.logger())
 	if err != nil {
 		return errors.Join(err, l.sock.Close())
 	}
@@ -198,7 +198,7 @@ const retry = 500 * time.Millisecond
 // Dial is the main program of a spawner that is a service of its own: it serves the server that listens at path, and
 // the one after it.
 func Dial(ctx context.Context, path string, cfg Config, log *slog.Logger) error {
-	local, err := NewLocal(cfg)
+	local, err := NewLocal(cfg, log)
 	if err != nil {
 		return err
 	}

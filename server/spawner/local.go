@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +32,19 @@ type Config struct {
 	// own, with more environment.
 	Program []string
 	Env     []string
+
+	// what a spawner that [Launch] starts logs, and how
+	LogLevel slog.Level
+	LogJSON  bool
+}
+
+// logger makes the logger of a spawner that [Launch] started.
+func (c *Config) logger() *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.LogLevel}
+	if c.LogJSON {
+		return slog.New(slog.NewJSONHandler(os.Stderr, options))
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, options))
 }
 
 // Local starts workers from the calling process.
@@ -39,10 +54,13 @@ type Local struct {
 	null   *os.File
 	groups *cgroups
 	facts  Facts
+	log    *slog.Logger
+
+	making sync.Mutex // held while a tenant's folder is made; a leaf
 }
 
-// NewLocal prepares to start workers.
-func NewLocal(cfg Config) (*Local, error) {
+// NewLocal prepares to start workers. The log gets what an operator should know.
+func NewLocal(cfg Config, log *slog.Logger) (*Local, error) {
 	if err := cfg.UIDs.check(); err != nil {
 		return nil, err
 	}
@@ -53,9 +71,9 @@ func NewLocal(cfg Config) (*Local, error) {
 	if !cfg.UIDs.Empty() && os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: other users' processes are started by root alone", ErrRange)
 	}
-	l := &Local{cfg: cfg, facts: Facts{UIDs: cfg.UIDs, Folders: cfg.Folder != ""}}
+	l := &Local{cfg: cfg, log: log, facts: Facts{UIDs: cfg.UIDs, Folders: cfg.Folder != ""}}
 	if cfg.Folder != "" {
-		if err := l.makeFolder(); err != nil {
+		if err := l.openFolder(); err != nil {
 			return nil, err
 		}
 	}
@@ -92,26 +110,6 @@ func openProgram(path string) (*os.File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return os.NewFile(uintptr(high), path), nil
-}
-
-// makeFolder makes the folder in which workers make their tenants' folders. Whoever has a user id of the range may make
-// one there, and look into no other's.
-func (l *Local) makeFolder() error {
-	mode, bits := os.FileMode(0o700), uint32(0o700)
-	if !l.cfg.UIDs.Empty() {
-		mode, bits = 0o733|os.ModeSticky, 0o1733
-	}
-	err := os.MkdirAll(l.cfg.Folder, 0o755)
-	if err == nil {
-		var st unix.Stat_t
-		if err = unix.Stat(l.cfg.Folder, &st); err == nil && st.Mode&0o7777 != bits {
-			err = os.Chmod(l.cfg.Folder, mode)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("the folder of workers: %w; name another with --worker-folder, or none", err)
-	}
-	return nil
 }
 
 // Close gives up what is held open. Workers go on.
@@ -161,18 +159,17 @@ func (l *Local) Start(o Order, line, errs *os.File) (*Worker, error) {
 
 // start makes the calling thread what the worker is to be, and starts it.
 func (l *Local) start(o Order, line, errs *os.File) (*exec.Cmd, error) {
+	own := ""
+	if l.cfg.Folder != "" {
+		own = l.folderFor(o)
+	}
 	if o.UID != 0 {
 		if err := becomeUser(o.UID, deviceGroups()); err != nil {
 			return nil, fmt.Errorf("become user %d: %w", o.UID, err)
 		}
 	}
 	files := []isolation.FileRule{{Path: fmt.Sprintf("/proc/self/fd/%d", l.exe.Fd()), Access: isolation.Run}}
-	own := ""
-	if l.cfg.Folder != "" {
-		var err error
-		if own, err = ownFolder(filepath.Join(l.cfg.Folder, o.folder())); err != nil {
-			return nil, err
-		}
+	if own != "" {
 		files = append(files, isolation.FileRule{Path: own, Access: isolation.Write})
 	}
 	for _, folder := range l.cfg.Write {
@@ -221,29 +218,6 @@ func programName() string {
 		return "scuda"
 	}
 	return name
-}
-
-// ownFolder makes a tenant's folder, as its user. A folder of somebody else's in that place is not used.
-func ownFolder(path string) (string, error) {
-	if err := makeFolder(path); err != nil {
-		return "", err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return "", fmt.Errorf("the tenant's folder: %w", err)
-	}
-	// the thread's user: Geteuid would tell the same, but says it is the process's
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o077 != 0 || int(st.Uid) != unix.Geteuid() {
-		return "", fmt.Errorf("the tenant's folder: %s is of user %d, mode %o; remove it", path, st.Uid, st.Mode&0o7777)
-	}
-	return path, errors.Join(makeFolder(filepath.Join(path, "cuda")), makeFolder(filepath.Join(path, "modules")))
-}
-
-func makeFolder(path string) error {
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("the tenant's folder: %w", err)
-	}
-	return nil
 }
 
 // passed are the beginnings of the names of variables that workers get: what the driver, its libraries and the Go

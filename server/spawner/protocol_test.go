@@ -132,7 +132,7 @@ func fd(t *testing.T, l line) (n int) {
 
 // Whatever a peer sends, the spawner hangs up and ends what it has started.
 func TestHostileSupervisor(t *testing.T) {
-	l, err := NewLocal(Config{Cgroup: CgroupNone})
+	l, err := NewLocal(Config{Cgroup: CgroupNone}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

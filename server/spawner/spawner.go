@@ -10,7 +10,8 @@
 // What a worker is born with (user, groups, folder, Landlock) is taken on by a thread of the spawner's that starts the
 // worker and then ends: in Linux, all of this belongs to threads, and what a thread starts inherits it.
 //
-// Locks: Client.mu, server.mu and Remote.mu are leaves, but that Remote.mu is held while a spawner is started.
+// Locks: Client.mu, server.mu, Remote.mu and Local.making are leaves, but that Remote.mu is held while a spawner is
+// started.
 package spawner
 
 import (
