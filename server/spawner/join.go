@@ -46,6 +46,9 @@ func Launch(cfg Config, program ...string) (*Remote, error) {
 }
 
 func launch(cfg Config, program []string) (*Client, error) {
+	if err := closeInherited(); err != nil {
+		return nil, err
+	}
 	text, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err

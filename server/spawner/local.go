@@ -64,6 +64,9 @@ func NewLocal(cfg Config, log *slog.Logger) (*Local, error) {
 	if err := cfg.UIDs.check(); err != nil {
 		return nil, err
 	}
+	if err := closeInherited(); err != nil {
+		return nil, err
+	}
 	cfg.Cgroup = cmp.Or(cfg.Cgroup, CgroupAuto)
 	if cfg.Program == nil {
 		cfg.Program = []string{"/proc/self/exe", "worker"}

@@ -121,6 +121,12 @@ func begin(t *testing.T, s Starter, o Order) (*worker, error) {
 	defer to.Close()
 	t.Cleanup(func() { says.Close() })
 	w, err := s.Start(o, theirs, to)
+	if err == nil {
+		t.Cleanup(func() { // without its line it ends; the goroutine that waits for it is to be gone after the test
+			ours.Close()
+			_ = w.Wait()
+		})
+	}
 	return &worker{w, t, ours, says}, err
 }
 
@@ -381,6 +387,44 @@ func TestSpawner(t *testing.T) {
 	clean.line.Close()
 	if err := clean.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a server inherited from whoever started it goes on into no worker and no spawner.
+func TestInheritedDescriptors(t *testing.T) {
+	fd := 900
+	leak := func() {
+		f, err := os.Open("/etc/passwd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if fd, err = unix.FcntlInt(f.Fd(), unix.F_DUPFD, fd+1); err != nil { // stays open in what is started, as a shell's
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+	}
+	leak()
+	l, err := NewLocal(Config{Cgroup: CgroupNone}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if got := start(t, l, Order{}).ask(fmt.Sprintf("open /proc/self/fd/%d", fd)); got == "done" {
+		t.Error("a worker has the descriptor")
+	}
+	leak()
+	w := start(t, launched(t, Config{}), Order{UID: users.First})
+	if got := w.ask(fmt.Sprintf("open /proc/self/fd/%d", fd)); got == "done" {
+		t.Error("the worker of a spawner has the descriptor")
+	}
+	var parent int
+	status := w.ask("status")
+	if _, err := fmt.Sscan(status[strings.Index(status, "PPid:")+5:], &parent); err != nil {
+		t.Fatal(err)
+	}
+	if name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", parent, fd)); err == nil {
+		t.Errorf("the spawner has the descriptor of %s", name)
 	}
 }
 
