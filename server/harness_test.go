@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	case "die":
 		os.Exit(7)
 	case "hang":
-		fmt.Fprint(os.Stderr, ".")
+		fmt.Fprintln(os.Stderr, ".")
 		select {}
 	}
 }

@@ -3,7 +3,7 @@ package server
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -122,33 +122,26 @@ func (p *places) judge(cfg *Config, facts spawner.Facts) error {
 	return p.given.Check(cfg.Isolation)
 }
 
-// start starts a worker of a tenant's.
-func (p *places) start(of string, profile isolation.Profile, line *os.File, errs io.Writer) (*spawner.Worker, error) {
+// start starts a worker of a tenant's that writes its log to a pipe, whose other end is the caller's.
+func (p *places) start(of string, profile isolation.Profile, line *os.File) (*spawner.Worker, *os.File, error) {
 	o := spawner.Order{Tenant: spawner.KeyOf(of), Profile: profile, Enclosed: p.enclose}
 	if p.users != nil {
 		var err error
 		if o.UID, err = p.users.Of(of); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-	}
-	if f, ok := errs.(*os.File); ok {
-		return p.starter.Start(o, line, f)
 	}
 	from, to, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, fmt.Errorf("pipe for a worker's log: %w", err)
 	}
 	w, err := p.starter.Start(o, line, to)
 	to.Close()
 	if err != nil {
 		from.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	go func() { // until the worker, and what it has started, is gone
-		_, _ = io.Copy(errs, from)
-		from.Close()
-	}()
-	return w, nil
+	return w, from, nil
 }
 
 // say tells the operator what is missing, a line for each means.

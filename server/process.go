@@ -141,9 +141,10 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 		return nil, err
 	}
 	var worker *spawner.Worker
+	var says *os.File
 	page, err := pages.Add()
 	if err == nil {
-		if worker, err = s.places.start(tenant, wc.Profile, theirs, s.cfg.Stderr); err != nil {
+		if worker, says, err = s.places.start(tenant, wc.Profile, theirs); err != nil {
 			pages.Remove(page)
 		}
 	}
@@ -157,6 +158,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 		tenant: tenant, profile: wc.Profile,
 	}
 	p.calls = func() uint64 { return pages.Calls(page) }
+	text := s.follow(worker, says)
 	answer := make(chan error, 1)
 	var reader sync.WaitGroup
 	reader.Go(func() {
@@ -168,6 +170,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 	go func() {
 		err := worker.Wait()
 		reader.Wait() // whatever the worker said before it ended has been read
+		text.end(err)
 		p.err = err
 		line.Close()
 		pages.Remove(page)

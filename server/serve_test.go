@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -354,12 +355,14 @@ func TestStopWhileWorkersStart(t *testing.T) {
 	started, says := io.Pipe()
 	go func() {
 		done <- Serve(ctx, Config{
-			Addr: "127.0.0.1:0", Stderr: says, Workers: spawner.Config{Env: []string{workerEnv + "=hang"}}})
+			Addr: "127.0.0.1:0", Stderr: says, Workers: spawner.Config{Env: []string{workerEnv + "=hang"}},
+			Log: slog.New(slog.NewTextHandler(says, &slog.HandlerOptions{Level: slog.LevelError}))})
 	}()
 	if _, err := started.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	defer started.Close()
+	go func() { _, _ = io.Copy(io.Discard, started) }()
 	cancel()
 	select {
 	case err := <-done:
