@@ -56,7 +56,7 @@ func (o *workerOptions) config(root bool) (c spawner.Config, err error) {
 			return c, errors.New("--worker-uids: only root starts processes of other users")
 		}
 	case root:
-		c.UIDs = spawner.DefaultRange
+		c.UIDs = spawner.DefaultRange // or the former one, when the folder is known
 	}
 	if o.pids < 0 || o.weight < 0 || o.weight > 10000 {
 		return c, errors.New("--worker-pids cannot be negative, --worker-cpu-weight is 1 to 10000")
@@ -78,6 +78,9 @@ func (o *workerOptions) config(root bool) (c spawner.Config, err error) {
 			c.Folder = filepath.Join(cache, "scuda", "workers")
 		}
 	}
+	if o.uids == "auto" && root {
+		c.UIDs = spawner.UsualRange(c.Folder)
+	}
 	return c, err
 }
 
@@ -91,7 +94,7 @@ func newSpawner() *cobra.Command {
 		Long: `Start and end the worker processes of a server (scuda -l ADDR --spawner SOCKET), each as the user of its
 tenant. Needs root, of whose rights CAP_SETUID, CAP_SETGID and CAP_KILL are enough. It starts nothing but its own
 program, and ends nothing but what it has started. A server that is root starts one by itself.`,
-		Example: "  scuda spawner --connect /run/scuda/spawner --worker-uids 200000-209999",
+		Example: "  scuda spawner --connect /run/scuda/spawner --worker-uids 2100000000-2100009999",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if inherited != "" {

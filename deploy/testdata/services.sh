@@ -32,7 +32,7 @@ grep '^scuda_.*cuMemcpyHtoD' /tmp/exporter
 ps -o user=,args= -p "$(systemctl show -P MainPID scuda)"
 users=$(ps -o uid=,args= -e | grep '[s]cuda worker' | sed 's/ scuda.*//')
 test -n "$users"
-for uid in $users; do test "$uid" -ge 200000 -a "$uid" -le 209999; done
+for uid in $users; do test "$uid" -ge 2100000000 -a "$uid" -le 2100009999; done
 grep -q '^CapEff:\s*00000000000000e0$' "/proc/$(systemctl show -P MainPID scuda-spawner)/status"
 grep -q '^CapEff:\s*0*$' "/proc/$(systemctl show -P MainPID scuda-exporter)/status"
 systemctl kill --kill-whom=main --signal=KILL scuda-spawner

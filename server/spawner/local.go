@@ -75,6 +75,7 @@ func NewLocal(cfg Config, log *slog.Logger) (*Local, error) {
 		return nil, fmt.Errorf("%w: other users' processes are started by root alone", ErrRange)
 	}
 	l := &Local{cfg: cfg, log: log, facts: Facts{UIDs: cfg.UIDs, Folders: cfg.Folder != ""}}
+	l.warnOfClaims("/etc")
 	if cfg.Folder != "" {
 		if err := l.openFolder(); err != nil {
 			return nil, err

@@ -110,9 +110,6 @@ func (r Range) check() error {
 	return fmt.Errorf("%w: %v; it begins at %d or above, and ends at %d or below", ErrRange, r, leastUID, uint32(mostUID))
 }
 
-// DefaultRange is where nothing else is said.
-var DefaultRange = Range{200_000, 209_999}
-
 // Starter starts workers.
 type Starter interface {
 	// Facts says what it gives; an error says that it cannot start any worker for now.

@@ -538,7 +538,7 @@ func TestNobodyConnects(t *testing.T) {
 }
 
 func TestParseRange(t *testing.T) {
-	for text, want := range map[string]Range{"none": {}, "1000-1000": {1000, 1000}, "200000-209999": DefaultRange} {
+	for text, want := range map[string]Range{"none": {}, "1000-1000": {1000, 1000}, "200000-209999": formerRange} {
 		if r, err := ParseRange(text); r != want || err != nil {
 			t.Errorf("%s: %v, %v", text, r, err)
 		}
