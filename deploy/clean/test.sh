@@ -256,7 +256,8 @@ try() { # SYSTEM
 
   echo " RPM packages, by Debian's rpm (there is no clean system that has them here)"
   fresh "$1"
-  mkdir -p "$root/var/lib/rpm"
+  # The folders that such a system's base package has, and so ours do not own.
+  mkdir -p "$root/var/lib/rpm" "$root/usr/share/fish/vendor_completions.d" "$root/usr/share/zsh"
   list >"$work/before"
   local rpm=(rpm "--root=$root" --dbpath=/var/lib/rpm --nodeps) install=(-i --ignorearch)
   step "rpm -i scuda-client….rpm" "${rpm[@]}" "${install[@]}" "$release/$(one "scuda-client-*.$machine.rpm")"
@@ -264,7 +265,6 @@ try() { # SYSTEM
   step "rpm -i scuda-server….rpm" "${rpm[@]}" "${install[@]}" \
     "$release/$(one "scuda-server-*.$machine.rpm")"
   step "rpm -e" "${rpm[@]}" -e scuda-server scuda-client
-  rmdir "$root/usr/share/fish/vendor_completions.d" 2>/dev/null || true # belongs to other systems' base package
   step "nothing is left" nothing_left
   stale
 }
