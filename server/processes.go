@@ -36,10 +36,11 @@ func clientOf(c net.Addr, hello *transport.Hello) client {
 	return client{hello.Host, address, hello.PID, command}
 }
 
-// processes are those that run on the machine of of.
-func (s *sessions) processes(of client) (list []nvmldispatch.Process) {
+// processes are those of a tenant that run on the machine of of. The host is only what a client says, and tenants may
+// share an address: neither shows one tenant the programs of another.
+func (s *sessions) processes(tenant string, of client) (list []nvmldispatch.Process) {
 	s.each(func(x *session) {
-		if !x.nvml && x.client.host == of.host && x.client.address == of.address {
+		if !x.nvml && x.who.Name == tenant && x.client.host == of.host && x.client.address == of.address {
 			list = append(list, nvmldispatch.Process{
 				Server: uint32(x.proc.pid()), Client: uint32(x.client.pid), Program: x.client.command,
 			})

@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/binary"
+	"os"
 	"strings"
 	"testing"
 
@@ -9,11 +10,14 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
-// TestProcesses: an NVML session knows the CUDA sessions of its own machine by their clients' pids, those of others and
-// ended ones not.
+// TestProcesses: an NVML session knows the CUDA sessions of its own machine and tenant by their clients' pids, those of
+// others, ended ones and the server's own processes not.
 func TestProcesses(t *testing.T) {
 	const none = 1 << 30 // no process of the server's machine has such a number
-	s := serve(t, func(c *Config) { c.Warm = 2 })
+	s := serve(t, func(c *Config) {
+		c.Warm, c.Tenants = 2, registry(t, "alice token=alice-token\nbob token=bob-token\n")
+	})
+	s.token = []byte("alice-token")
 	client := func(kind, host string, pid int, command string) *link {
 		h := hello(kind)
 		h.Host, h.PID, h.Command = host, pid, command
@@ -26,6 +30,9 @@ func TestProcesses(t *testing.T) {
 	first := client(transport.KindCUDA, "here", none+77, "/usr/bin/train")
 	client(transport.KindCUDA, "here", none+78, "")
 	client(transport.KindCUDA, "elsewhere", none+79, "other")
+	s.token = []byte("bob-token")
+	client(transport.KindCUDA, "here", none+81, "another tenant's")
+	s.token = []byte("alice-token")
 	l := client(transport.KindNVML, "here", none+80, "nvidia-smi")
 	if r, _, err := l.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
 		t.Fatal(r, err)
@@ -49,7 +56,8 @@ func TestProcesses(t *testing.T) {
 		pid  uint64
 		want string
 	}{{none + 77, "/usr/bin/train"}, {none + 78, "test"}, {none + 79, "NVML_ERROR_NOT_FOUND"},
-		{none + 80, "NVML_ERROR_NOT_FOUND"}} {
+		{none + 80, "NVML_ERROR_NOT_FOUND"}, {none + 81, "NVML_ERROR_NOT_FOUND"},
+		{uint64(os.Getpid()), "NVML_ERROR_NOT_FOUND"}} { // the last is the server's
 		if got := name(tt.pid); got != tt.want {
 			t.Errorf("process %d is %q, want %q", tt.pid, got, tt.want)
 		}

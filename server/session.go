@@ -307,7 +307,7 @@ func (s *supervisor) serveSession(
 		who: c.who, proc: p, secure: isTLS(c), used: make(map[string]bool),
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
-		who := func() []nvmldispatch.Process { return s.sessions.processes(x.client) }
+		who := func() []nvmldispatch.Process { return s.sessions.processes(x.who.Name, x.client) }
 		p.who.Store(&who)
 	} else {
 		mine := &grant{tenant: c.who.Name}

@@ -37,7 +37,7 @@ type Process struct {
 // Options say what a session may see and do. Both may be left out.
 type Options struct {
 	Settings  bool             // functions that change settings of a GPU are carried out
-	Processes func() []Process // the processes of this client's machine
+	Processes func() []Process // the processes of this client's machine, of its tenant
 	Log       *slog.Logger
 }
 
@@ -46,6 +46,7 @@ type Dispatcher struct {
 	Options
 	drv     nvml.Driver
 	told    map[string]bool // refused settings that were logged
+	listed  map[uint32]bool // pids of the server's machine that lists of this session had
 	handles [kinds]*handles
 	inits   int
 	arena   []uint64
@@ -57,7 +58,7 @@ func New(drv nvml.Driver, o Options) *Dispatcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dispatcher{Options: o, drv: drv, told: map[string]bool{}}
+	d := &Dispatcher{Options: o, drv: drv, told: map[string]bool{}, listed: map[uint32]bool{}}
 	for k := range d.handles {
 		d.handles[k] = newHandles()
 	}

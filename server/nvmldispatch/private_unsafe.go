@@ -153,7 +153,7 @@ func (d *Dispatcher) slotProcesses(
 				command = p.Program[:min(len(p.Program), entryBytes-entryName-1)]
 			}
 		}
-		showClient(processes, entry[:entryName], entryName, 0)
+		d.showClients(processes, entry[:entryName], entryName, 0)
 		n := entryName + 8 + (len(command)+7)&^7
 		if at+n > len(reply) {
 			binary.LittleEndian.PutUint64(reply, e)
@@ -198,7 +198,7 @@ func (d *Dispatcher) slotSamples(
 	samples = samples[:found*sampleBytes]
 	processes := d.processes()
 	for s := samples; len(s) != 0; s = s[sampleBytes:] {
-		showClient(processes, s[8:sampleBytes], sampleEngine, samplePID)
+		d.showClients(processes, s[8:sampleBytes], sampleEngine, samplePID)
 	}
 	return int32(r), 16 + copy(reply[16:], samples), nil
 }

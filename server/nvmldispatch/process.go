@@ -42,16 +42,29 @@ func (d *Dispatcher) processes() []Process {
 	return d.Processes()
 }
 
-// showClient replaces pids of workers by those of their clients, in elements of size bytes.
-func showClient(processes []Process, elements []byte, size, offset int) {
+// mostListed bounds what a session remembers of lists; a session that saw more sees the names of the latest.
+const mostListed = 1 << 14
+
+// showClients replaces pids of workers by those of their clients, in elements of size bytes that the driver has
+// written. The others are listed from then on.
+func (d *Dispatcher) showClients(processes []Process, elements []byte, size, offset int) {
+elements:
 	for ; len(elements) >= size; elements = elements[size:] {
-		pid := elements[offset : offset+4]
+		at := elements[offset : offset+4]
+		pid := binary.LittleEndian.Uint32(at)
 		for _, p := range processes {
-			if binary.LittleEndian.Uint32(pid) == p.Server {
-				binary.LittleEndian.PutUint32(pid, p.Client)
-				break
+			if pid == p.Server {
+				binary.LittleEndian.PutUint32(at, p.Client)
+				continue elements
 			}
 		}
+		if pid == 0 { // no element
+			continue
+		}
+		if len(d.listed) >= mostListed {
+			clear(d.listed)
+		}
+		d.listed[pid] = true
 	}
 }
 
@@ -67,12 +80,16 @@ func (c *call) pidsToClient(op uint16, status nvml.NvmlReturn) {
 		elements, size = c.array[f.param], int(p.array.size)
 	}
 	if len(elements) != 0 {
-		showClient(c.d.processes(), elements, size, f.offset)
+		c.d.showClients(c.d.processes(), elements, size, f.offset)
 	}
 }
 
-// pidsToServer translates a pid that the client asks about.
+// pidsToServer translates a pid that the client asks about. An array for pids begins empty: what the driver leaves of
+// it is then not the client's.
 func (c *call) pidsToServer(op uint16) {
+	if f, ok := pidFields[op]; ok && f.within {
+		clear(c.array[f.param])
+	}
 	i, ok := pidParams[op]
 	if !ok {
 		return
@@ -86,22 +103,34 @@ func (c *call) pidsToServer(op uint16) {
 }
 
 // processName answers nvmlSystemGetProcessName for a process of the client's machine, of which the server's driver
-// knows only the worker.
+// knows only the worker. The driver is asked about those that it has listed for this session, and not about others: it
+// would look any process of the server's machine up.
 func (c *call) processName() (nvml.NvmlReturn, bool) {
+	room := len(c.buf[1])
+	if c.args.at[1] == nil {
+		room = 0
+	}
+	pid := uint32(c.args.word[0])
 	for _, p := range c.d.processes() {
-		if uint32(c.args.word[0]) != p.Client {
+		if pid != p.Client {
 			continue
 		}
 		switch {
-		case c.args.at[1] == nil || len(c.buf[1]) == 0:
+		case room == 0:
 			return nvml.NVML_ERROR_INVALID_ARGUMENT, true
-		case len(c.buf[1]) <= len(p.Program):
+		case room <= len(p.Program):
 			return nvml.NVML_ERROR_INSUFFICIENT_SIZE, true
 		}
 		clear(c.buf[1][copy(c.buf[1], p.Program):])
 		return nvml.NVML_SUCCESS, true
 	}
-	return 0, false
+	switch {
+	case c.d.listed[pid] || c.d.inits == 0: // which the driver says
+		return 0, false
+	case room == 0:
+		return nvml.NVML_ERROR_INVALID_ARGUMENT, true
+	}
+	return nvml.NVML_ERROR_NOT_FOUND, true
 }
 
 // textOf reads a string up to its NUL.

@@ -53,6 +53,56 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestNamesOfProcesses: a process of the server's machine has a name for those whose lists had it, and for no others.
+func TestNamesOfProcesses(t *testing.T) {
+	d, _, _ := openBusy(t, false)
+	reply := make([]byte, 1<<12)
+	name := func(pid int) string {
+		r, n, err := d.Call(nvml.OpNvmlSystemGetProcessName, request(pid, 20, 20), reply)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r != 0 {
+			return nvml.ResultName(nvml.NvmlReturn(r))
+		}
+		return textOf(reply[8:n])
+	}
+	const notFound = "NVML_ERROR_NOT_FOUND"
+	want := map[int]string{4242: "python3", 100: notFound, 200: notFound, 300: notFound, 0: notFound, 1: notFound}
+	for _, step := range []struct {
+		name string
+		op   uint16
+		req  []byte
+	}{
+		{"before a list", 0, nil},
+		{"a list that the client filled", nvml.OpNvmlDeviceGetProcessesUtilizationInfo, request(1, 24,
+			append(u32(1<<24|24, 3), make([]byte, 16)...), 3, bytes.Repeat(u32(300), 30))},
+		{"a list", nvml.OpNvmlDeviceGetComputeRunningProcesses_v3, request(1, 1, u32(2), 2)},
+	} {
+		if step.op != 0 {
+			if r, _, err := d.Call(step.op, step.req, reply); r != 0 || err != nil {
+				t.Fatal(step.name, r, err)
+			}
+			want[200] = "of the server"
+		}
+		for pid, text := range want {
+			if got := name(pid); got != text {
+				t.Errorf("%s: process %d is %q, want %q", step.name, pid, got, text)
+			}
+		}
+	}
+	if r, _, err := d.Call(nvml.OpNvmlSystemGetProcessName, request(300, 0, 0), reply); err != nil ||
+		nvml.NvmlReturn(r) != nvml.NVML_ERROR_INVALID_ARGUMENT {
+		t.Errorf("no room: %d, %v", r, err)
+	}
+	for pid := range uint32(3 * mostListed) {
+		d.showClients(nil, u32(pid), 4, 0)
+	}
+	if n := len(d.listed); n == 0 || n > mostListed {
+		t.Errorf("%d pids are remembered", n)
+	}
+}
+
 func TestProcesses(t *testing.T) {
 	process := func(pid uint32) []byte { return append(u32(pid), make([]byte, 20)...) }
 	utilization := make([]byte, 80)
