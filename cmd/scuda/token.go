@@ -32,7 +32,7 @@ the line for the server's tenants file is printed on standard error, which does 
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if tenant != "" {
-				if err := certificate.CheckName(tenant); err != nil {
+				if err := certificate.CheckTenant(tenant); err != nil {
 					return usage(err)
 				}
 			}

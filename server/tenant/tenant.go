@@ -31,10 +31,10 @@ import (
 	"scuda.dev/scuda/transport/certificate"
 )
 
-// Names that no file gives.
+// Names that neither a tenants file nor a certificate gives.
 const (
-	Default = "default" // who presents the token of the token file
-	Anyone  = "anyone"  // who presents nothing, where nothing is asked for
+	Default = certificate.Default
+	Anyone  = certificate.Anyone
 )
 
 // ErrFile is a tenants file that cannot be used.
@@ -101,7 +101,7 @@ func Parse(text string) (List, error) {
 			continue
 		}
 		name := words[0]
-		if err := certificate.CheckName(name); err != nil {
+		if err := certificate.CheckTenant(name); err != nil {
 			return list, bad("%w", err)
 		}
 		if names[name] {
@@ -221,7 +221,7 @@ func (s *snapshot) name(c credential) (string, bool) {
 		return name, true
 	}
 	name, named := strings.CutPrefix(string(c), string(byName("")))
-	if named && s.anyName && certificate.CheckName(name) == nil {
+	if named && s.anyName && certificate.CheckTenant(name) == nil {
 		return name, true
 	}
 	return "", false

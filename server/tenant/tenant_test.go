@@ -44,6 +44,14 @@ func TestAdmit(t *testing.T) {
 	}
 	alice, _ := shown(t, folder, "alice")
 	bob, bobsKey := shown(t, folder, "bob")
+	// Another tool's authority may say any name.
+	named := func(name string) *tls.ConnectionState {
+		state := *alice
+		leaf := *alice.PeerCertificates[0]
+		leaf.Subject.CommonName = name
+		state.PeerCertificates = []*x509.Certificate{&leaf}
+		return &state
+	}
 	unverified := &tls.ConnectionState{PeerCertificates: alice.PeerCertificates}
 	sum := sha256.Sum256([]byte("token of carol"))
 	write := func(name, text string) string {
@@ -73,6 +81,9 @@ func TestAdmit(t *testing.T) {
 	}{
 		"nothing is asked for":      {Files{}, "x", nil, Anyone},
 		"a name of the authority's": {withTLS, "", alice, "alice"},
+		"a name with blanks":        {withTLS, "", named("a b"), ""},
+		"a name of the server's":    {withTLS, "", named(Default), ""},
+		"another of the server's":   {withTLS, "", named(Anyone), ""},
 		"not verified":              {withTLS, "", unverified, ""},
 		"nothing is shown":          {withTLS, "", nil, ""},
 		"first token":               {withFile, "first-token", nil, "alice"},
@@ -215,6 +226,8 @@ func TestParseErrors(t *testing.T) {
 		"a certificate=x":                            "bad fingerprint",
 		"a password=12345678":                        "a known kind",
 		"a/b certificate":                            "bad name",
+		"default token=12345678":                     "the server gives by itself",
+		"anyone certificate":                         "the server gives by itself",
 		"-x certificate":                             "bad name",
 		strings.Repeat("#", maxBytes+1):              "the limit is",
 		"a certificate=sha256:" + "zz":               "bad fingerprint",

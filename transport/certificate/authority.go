@@ -27,16 +27,31 @@ const (
 )
 
 // ErrName is a name that a certificate, or a tenant, cannot have.
-var ErrName = errors.New("bad name: write 1 to 64 letters, digits, dots, dashes or underlines")
+var ErrName = errors.New("bad name")
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,63})$`)
 
 // CheckName says whether tenants and certificates may bear a name. It stands in logs and in metrics.
 func CheckName(name string) error {
 	if !validName.MatchString(name) {
-		return fmt.Errorf("%w, not %.80q", ErrName, name)
+		return fmt.Errorf("%w: write 1 to 64 letters, digits, dots, dashes or underlines, not %.80q", ErrName, name)
 	}
 	return nil
+}
+
+// Names of tenants that a server gives by itself; no certificate and no file gives them.
+const (
+	Default = "default" // who presents the token of the token file
+	Anyone  = "anyone"  // who presents nothing, where nothing is asked for
+)
+
+// CheckTenant says whether a certificate, a token or a file may give somebody a name: who had one of the server's own
+// would share user, images and memory with those who have it by another right.
+func CheckTenant(name string) error {
+	if name == Default || name == Anyone {
+		return fmt.Errorf("%w: %s is one that the server gives by itself", ErrName, name)
+	}
+	return CheckName(name)
 }
 
 // Authority is a private certificate authority: a folder with its certificate and its key.
@@ -77,7 +92,11 @@ func OpenAuthority(folder string) (*Authority, error) {
 // Issue makes a certificate and its key, NAME.crt and NAME.key, in the authority's folder: for a server, which clients
 // reach by that name or address, or for a client, which is the tenant of that name.
 func (a *Authority) Issue(name string, server bool) (certFile, keyFile string, err error) {
-	if err := CheckName(name); err != nil && !(server && isAddress(name)) {
+	check := CheckTenant
+	if server {
+		check = CheckName
+	}
+	if err := check(name); err != nil && !(server && isAddress(name)) {
 		return "", "", err
 	}
 	template, err := newTemplate(name, issuedYears)
