@@ -281,7 +281,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if c.Log, err = config.OpenLog(o.log, c.LogFormat, stderr); err != nil {
 		return nil, fmt.Errorf("--log: %w", err)
 	}
-	o.warnOfSecrets(c.Log)
+	o.warnOfFiles(c.Log)
 	return c, nil
 }
 

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
@@ -24,6 +26,9 @@ func (o *serveOptions) readTrust(c *server.Config) error {
 		return fmt.Errorf("--rdma-fabric %s: trusted or untrusted", o.fabric)
 	}
 	c.TLSAlways, c.TrustedFabric = o.tls == "always", o.fabric == "trusted"
+	if err := o.refuseWritable(); err != nil {
+		return err
+	}
 	asks := o.tokenFile != "" || o.tenants != "" || o.clientCA != ""
 	if err := server.CheckAddress(c.Addr, asks, o.insecure); err != nil {
 		return err
@@ -51,11 +56,46 @@ func (o *serveOptions) readTrust(c *server.Config) error {
 	return err
 }
 
-// warnOfSecrets tells the operator of files with secrets that every user of the machine can read.
-func (o *serveOptions) warnOfSecrets(log *slog.Logger) {
+// errWritable is a file that says who may connect, and that every user of the machine can change.
+var errWritable = errors.New("every user of this machine can change it")
+
+// decisive are the files and the folder that say who may connect, and in whose name.
+func (o *serveOptions) decisive() []string {
+	folder, _ := o.stateFolder()
+	return []string{o.tokenFile, o.tenants, o.clientCA, o.cert, o.key, folder}
+}
+
+// refuseWritable refuses to trust what everybody can change. What is not there yet is made with the right mode, and
+// pipes and devices are not kept.
+func (o *serveOptions) refuseWritable() error {
+	for _, name := range o.decisive() {
+		info, err := os.Stat(name)
+		if err == nil && (info.Mode().IsRegular() || info.IsDir()) && info.Mode().Perm()&0o002 != 0 {
+			return fmt.Errorf("%s: %w; run chmod o-w %[1]s, and see who has written there", name, errWritable)
+		}
+	}
+	return nil
+}
+
+// warnOfFiles tells the operator of files with secrets that every user of the machine can read, and of what a group or
+// another user can change: who may do that is known to the operator alone.
+func (o *serveOptions) warnOfFiles(log *slog.Logger) {
 	for _, name := range []string{o.tokenFile, o.tenants, o.key} {
 		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o004 != 0 {
 			log.Warn("every user of this machine can read a file with secrets; run chmod o-r FILE", "file", name)
+		}
+	}
+	for _, name := range o.decisive() {
+		info, err := os.Stat(name)
+		if err != nil || !info.Mode().IsRegular() && !info.IsDir() {
+			continue
+		}
+		if info.Mode().Perm()&0o020 != 0 {
+			log.Warn("a group can change what says who may connect; run chmod g-w FILE", "file", name, "mode", info.Mode())
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		if ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+			log.Warn("another user owns what says who may connect; run chown on FILE", "file", name, "uid", st.Uid)
 		}
 	}
 }
