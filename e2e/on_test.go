@@ -157,14 +157,14 @@ func (h *sshHost) left() {
 	})
 }
 
-func (h *sshHost) kill(name string) {
+func (h *sshHost) kill(name string, signal syscall.Signal) {
 	h.t.Helper()
 	pids := h.processes(name)
 	if len(pids) == 0 {
 		h.t.Fatalf("no process %s", name)
 	}
 	for _, pid := range pids {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		if err := syscall.Kill(pid, signal); err != nil {
 			h.t.Fatal(err)
 		}
 	}
@@ -227,14 +227,14 @@ func TestOnKilled(t *testing.T) {
 		{"hold", nil},
 		{"carrier", []string{"scuda"}},
 		{"/usr/bin/ssh ", []string{"the connection to there is gone"}},
-		{" far", []string{"the connection to there is gone"}},
+		{h.home, []string{"the connection to there is gone"}},
 	} {
-		t.Run(strings.TrimSpace(filepath.Base(c.kill)), func(t *testing.T) {
+		t.Run(strings.TrimSpace(strings.ReplaceAll(filepath.Base(c.kill), "home", "far")), func(t *testing.T) {
 			h := *h
 			h.t = t
 			p := h.run("there", program("hold"), kernels, "8", "loop")
 			p.await(p.out, "^ready$")
-			h.kill(c.kill)
+			h.kill(c.kill, syscall.SIGKILL)
 			p.wait(patience)
 			for _, text := range c.says {
 				if !strings.Contains(p.err.String(), text) {
@@ -244,16 +244,24 @@ func TestOnKilled(t *testing.T) {
 			h.left()
 		})
 	}
+	// Of a machine that is gone nothing comes, not even an end: the far side notices by itself.
+	gone := h.run("there", program("hold"), kernels, "8", "loop")
+	gone.await(gone.out, "^ready$")
+	near := []string{"hold", "carrier", "/usr/bin/ssh "}
+	for _, name := range near {
+		h.kill(name, syscall.SIGSTOP)
+	}
+	eventually(t, patience, "the far side ends", func() bool { return len(h.processes(h.home)) == 0 })
+	for _, name := range near {
+		h.kill(name, syscall.SIGKILL)
+	}
+	h.left()
+
 	// The terminal's keys are for the program.
 	p := h.run("there", "sh", "-c", `trap "" INT; echo ready; read x; exec "$0"`, program("init"))
 	p.await(p.out, "^ready$")
-	for _, name := range []string{"carrier", "/usr/bin/ssh "} {
-		for _, pid := range h.processes(name) {
-			if err := syscall.Kill(pid, syscall.SIGINT); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	h.kill("carrier", syscall.SIGINT)
+	h.kill("/usr/bin/ssh ", syscall.SIGINT)
 	h.ends(p, 0, "cuInit = 0")
 }
 
