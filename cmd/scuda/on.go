@@ -100,7 +100,7 @@ func (o *onOptions) environment(ctx context.Context, env []string) ([]string, er
 	if state, err := term.GetState(0); err == nil { // ssh may be interrupted while it reads a password
 		defer func() { _ = term.Restore(0, state) }()
 	}
-	r, err := startCarrier(ctx, w)
+	r, err := startNear(ctx, w)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +111,8 @@ func (o *onOptions) environment(ctx context.Context, env []string) ([]string, er
 	return setEnv(setEnv(env, "SCUDA_SERVER", r.Address), "SCUDA_TOKEN", r.Token), nil
 }
 
-// startCarrier starts the process that carries the connections, and waits for its report.
-func startCarrier(ctx context.Context, w tunnel.Wish) (r tunnel.Report, err error) {
+// startNear starts the process that carries the connections, and waits for its report.
+func startNear(ctx context.Context, w tunnel.Wish) (r tunnel.Report, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return r, err
@@ -127,7 +127,7 @@ func startCarrier(ctx context.Context, w tunnel.Wish) (r tunnel.Report, err erro
 	if err != nil {
 		return r, err
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "carrier"), os.NewFile(uintptr(fds[1]), "program")
+	ours, theirs := os.NewFile(uintptr(fds[0]), "near"), os.NewFile(uintptr(fds[1]), "program")
 	defer theirs.Close()
 	talk, err := net.FileConn(ours)
 	ours.Close()
@@ -136,11 +136,11 @@ func startCarrier(ctx context.Context, w tunnel.Wish) (r tunnel.Report, err erro
 	}
 	defer talk.Close()
 	cmd := exec.Command(self)
-	cmd.Args = []string{"scuda", carrier, "2"}
+	cmd.Args = []string{"scuda", near, "2"}
 	cmd.ExtraFiles = []*os.File{theirs, program}
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
-		return r, fmt.Errorf("cannot start %s %s: %w", self, carrier, err)
+		return r, fmt.Errorf("cannot start %s %s: %w", self, near, err)
 	}
 	theirs.Close()
 	defer context.AfterFunc(ctx, func() { talk.Close() })()
@@ -159,14 +159,14 @@ func startCarrier(ctx context.Context, w tunnel.Wish) (r tunnel.Report, err erro
 	return r, nil
 }
 
-// carrier is the command of the process that carries connections for a program.
-const carrier = "carrier"
+// near is the command of the process that carries connections for a program.
+const near = "near"
 
-// newCarrier is that process. The first generation starts the second and ends, so that the program never has a child
+// newNear is that process. The first generation starts the second and ends, so that the program never has a child
 // that it does not know of.
-func newCarrier() *cobra.Command {
+func newNear() *cobra.Command {
 	return &cobra.Command{
-		Use:    carrier,
+		Use:    near,
 		Short:  "Carry the connections of a program (started by scuda run --on)",
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
@@ -174,7 +174,7 @@ func newCarrier() *cobra.Command {
 			talk, program := os.NewFile(3, "program"), os.NewFile(4, "pidfd")
 			if generations, _ := strconv.Atoi(args[0]); generations > 1 {
 				cmd := exec.Command("/proc/self/exe")
-				cmd.Args = []string{"scuda", carrier, strconv.Itoa(generations - 1)}
+				cmd.Args = []string{"scuda", near, strconv.Itoa(generations - 1)}
 				cmd.ExtraFiles = []*os.File{talk, program}
 				cmd.Stderr = os.Stderr
 				return cmd.Start()

@@ -89,7 +89,7 @@ and then:                         scuda run -- python3 train.py
 		newDoctor(), newEnv())
 	add(groupServe, newServe(), newService(), newToken(), newCA())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
-	root.AddCommand(newVersion(), newUpgrade(), newWorker(), newSpawner(), newMan(), newBundle(), newCarrier(), newFar())
+	root.AddCommand(newVersion(), newUpgrade(), newWorker(), newSpawner(), newMan(), newBundle(), newNear(), newFar())
 	root.InitDefaultCompletionCmd()
 	complete(root)
 	fitHelp(root)

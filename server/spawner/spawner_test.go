@@ -264,7 +264,7 @@ func TestFolderOfMPS(t *testing.T) {
 	}
 	mps, other := t.TempDir(), t.TempDir()
 	t.Setenv("CUDA_MPS_PIPE_DIRECTORY", mps)
-	l, err := NewLocal(Config{Cgroup: CgroupNone})
+	l, err := NewLocal(Config{Cgroup: CgroupNone}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

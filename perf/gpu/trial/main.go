@@ -15,6 +15,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -106,7 +107,7 @@ func try(name string, s strictness, library, folder string) error {
 		cfg.UIDs = spawner.DefaultRange
 		order.UID = cfg.UIDs.First + 7
 	}
-	local, err := spawner.NewLocal(cfg)
+	local, err := spawner.NewLocal(cfg, slog.Default())
 	if err != nil {
 		return err
 	}
