@@ -225,7 +225,7 @@ func TestOnKilled(t *testing.T) {
 		says []string
 	}{
 		{"hold", nil},
-		{"near", []string{"scuda"}},
+		{"scuda near", []string{"scuda"}},
 		{"/usr/bin/ssh ", []string{"the connection to there is gone"}},
 		{h.home, []string{"the connection to there is gone"}},
 	} {
@@ -247,7 +247,7 @@ func TestOnKilled(t *testing.T) {
 	// Of a machine that is gone nothing comes, not even an end: the far side notices by itself.
 	gone := h.run("there", program("hold"), kernels, "8", "loop")
 	gone.await(gone.out, "^ready$")
-	near := []string{"hold", "near", "/usr/bin/ssh "}
+	near := []string{"hold", "scuda near", "/usr/bin/ssh "}
 	for _, name := range near {
 		h.kill(name, syscall.SIGSTOP)
 	}
@@ -260,7 +260,7 @@ func TestOnKilled(t *testing.T) {
 	// The terminal's keys are for the program.
 	p := h.run("there", "sh", "-c", `trap "" INT; echo ready; read x; exec "$0"`, program("init"))
 	p.await(p.out, "^ready$")
-	h.kill("near", syscall.SIGINT)
+	h.kill("scuda near", syscall.SIGINT)
 	h.kill("/usr/bin/ssh ", syscall.SIGINT)
 	h.ends(p, 0, "cuInit = 0")
 }

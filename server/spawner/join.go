@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/isolation"
 )
 
@@ -146,14 +147,22 @@ func Listen(ctx context.Context, path string, patience time.Duration, log *slog.
 	first := make(chan struct{})
 	came := sync.OnceFunc(func() { close(first) })
 	go func() {
+		var lines door.Lines // anybody may connect, as often as they like
 		for {
 			c, err := sock.Accept()
-			if err != nil {
+			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			client, err := admit(c.(*net.UnixConn))
+			var client *Client
+			if err == nil {
+				client, err = admit(c.(*net.UnixConn))
+			} else { // out of descriptors, for now
+				time.Sleep(retry)
+			}
 			if err != nil {
-				log.Warn("refused a spawner", "error", err)
+				if missed, ok := lines.Allow(); ok {
+					log.Warn("refused a spawner", "error", err, "left_out", missed)
+				}
 				continue
 			}
 			log.Info("a spawner has connected", "users", client.facts.UIDs.String())

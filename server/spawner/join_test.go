@@ -1,0 +1,59 @@
+package spawner
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Everybody may connect to the socket. The log has so many lines for those who are refused, and a real spawner gets in.
+func TestRefusedSpawners(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	said := new(bytes.Buffer)
+	log := slog.New(slog.NewTextHandler(said, nil))
+	const strangers = 200
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for range strangers {
+			for {
+				c, err := net.Dial("unixpacket", path)
+				if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					break
+				}
+				_, _ = c.Write([]byte("no packet"))
+				_, _ = c.Read(make([]byte, 1)) // until it is closed
+				c.Close()
+				break
+			}
+		}
+		done <- Dial(ctx, path, Config{Cgroup: CgroupNone}, quiet)
+	}()
+	r, err := Listen(ctx, path, time.Minute, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(said.String(), "refused a spawner"); n == 0 || n > strangers/2 {
+		t.Errorf("%d lines for %d strangers", n, strangers)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
