@@ -125,6 +125,7 @@ func begin(t *testing.T, s Starter, o Order) (*worker, error) {
 		t.Cleanup(func() { // without its line it ends; the goroutine that waits for it is to be gone after the test
 			ours.Close()
 			_ = w.Wait()
+			_, _ = io.Copy(io.Discard, says) // where the spawner was the first to go
 		})
 	}
 	return &worker{w, t, ours, says}, err
