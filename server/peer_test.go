@@ -4,8 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"strings"
 	"testing"
+
+	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/transport"
 )
 
 // tcpPair gives both ends of a connection.
@@ -48,5 +53,34 @@ func TestWhilePeerStays(t *testing.T) {
 	<-ctx.Done()
 	if err := context.Cause(ctx); !errors.Is(err, errPeerGone) {
 		t.Errorf("a client that is gone: %v", err)
+	}
+}
+
+// What failed on the server's side stands in its log; the client learns no path and no user.
+func TestRefusalsTellNothing(t *testing.T) {
+	var log logBuffer
+	s := &supervisor{log: slog.New(slog.NewTextHandler(&log, nil)), stop: t.Context(),
+		metrics: metrics.NewServer(metrics.Build{}, nil)}
+	for _, c := range []struct {
+		err    error
+		status transport.Status
+		told   bool
+	}{
+		{refusef(transport.StatusFailed, "%w: /var/secret is of user 65534", ErrNoWorker), transport.StatusFailed, false},
+		{errors.New("socket pair: /var/secret"), transport.StatusFailed, false},
+		{refusef(transport.StatusBusy, "2 of 2 are taken: /var/secret"), transport.StatusBusy, true},
+	} {
+		here, there := tcpPair(t)
+		done := make(chan struct{})
+		go func() { defer close(done); s.refuse(here, s.log, c.err); here.Close() }()
+		w, err := transport.ReadWelcome(there)
+		if err != nil || w.Status != c.status || w.Error == "" || strings.Contains(w.Error, "secret") != c.told {
+			t.Errorf("%v: %+v, %v", c.err, w, err)
+		}
+		there.Close()
+		<-done
+	}
+	if n := strings.Count(log.String(), "/var/secret"); n != 3 {
+		t.Errorf("%d reasons in the log:\n%s", n, &log)
 	}
 }

@@ -343,6 +343,9 @@ func (s *supervisor) refuse(c peer, log *slog.Logger, err error) {
 	if r := (*refusal)(nil); errors.As(err, &r) {
 		w.Status = r.status
 	}
+	if w.Status == transport.StatusFailed { // what failed may name paths, users and processes of this machine
+		w.Error = "look into the server's log"
+	}
 	if errors.Is(err, net.ErrClosed) || s.stop.Err() != nil {
 		return
 	}
@@ -378,7 +381,8 @@ func sendWelcome(c peer, w *transport.Welcome) error {
 	return c.SetWriteDeadline(time.Time{})
 }
 
-// serveInfo answers with what is known of the server, then echoes pings for measuring the round trip.
+// serveInfo answers with what is known of the server, then echoes pings for measuring the round trip, as long as the
+// client's credential is good.
 func (s *supervisor) serveInfo(c arrival) error {
 	const idle, most = 30 * time.Second, 4096
 	if err := sendWelcome(c, s.welcome(c, s.facts.Load())); err != nil {
@@ -388,7 +392,7 @@ func (s *supervisor) serveInfo(c arrival) error {
 	for {
 		_ = c.SetReadDeadline(time.Now().Add(idle))
 		buf = buf[:transport.MessageHeaderSize]
-		if !readFull(c, buf) {
+		if !readFull(c, buf) || !s.cfg.Tenants.Holds(c.who) {
 			return nil
 		}
 		h, _, err := transport.ParseMessage(buf)

@@ -295,7 +295,10 @@ func (s *supervisor) serveSession(
 	if !nvml {
 		if visit, err = s.commons.Enter(c.who.Name); err != nil {
 			p.end()
-			return refusef(transport.StatusBusy, "%w", err)
+			if errors.Is(err, commons.ErrFull) {
+				return refusef(transport.StatusBusy, "%w", err)
+			}
+			return refusef(transport.StatusFailed, "%w", err)
 		}
 		defer visit.Leave() // once the worker has ended
 	}
@@ -453,6 +456,11 @@ func whilePeerStays(ctx context.Context, c *net.TCPConn) (context.Context, func(
 // join hands a further connection to the worker of its session.
 func (s *supervisor) join(c arrival) error {
 	hello := c.Hello
+	if hello.Kind == transport.KindRDMA {
+		if no := s.noRDMA(c); no != "" {
+			return refusef(transport.StatusCapability, "this server has no RDMA for this client: %s", no)
+		}
+	}
 	x := s.sessions.find(c)
 	if x == nil {
 		return refusef(transport.StatusSession, "no such session; it may have ended")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 )
 
@@ -162,6 +165,56 @@ func TestShareOfNVML(t *testing.T) {
 	}
 	s.token = []byte("bob-token")
 	s.open(transport.KindNVML)
+}
+
+// TestInfoEndsWithItsCredential: who may not come any more gets no answers on a connection from before.
+func TestInfoEndsWithItsCredential(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tenants")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("alice token=alice-token\nbob token=bob-token\n")
+	tenants, err := tenant.Read(tenant.Files{Tenants: file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, func(c *Config) { c.Tenants = tenants })
+	answers := func(l *link) bool {
+		_, err := l.conn.Write(transport.MessageHeader{Type: transport.MsgPing, Seq: 5}.Append(nil))
+		if err != nil {
+			return false
+		}
+		m, _, err := l.message()
+		return err == nil && m.Type == transport.MsgPong
+	}
+	s.token = []byte("alice-token")
+	alice := s.open(transport.KindInfo)
+	s.token = []byte("bob-token")
+	bob := s.open(transport.KindInfo)
+	if !answers(alice) || !answers(bob) {
+		t.Error("no answers")
+	}
+	write("alice token=alice-token\n")
+	if err := tenants.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	if !answers(alice) || answers(bob) {
+		t.Error("alice has no answer, or bob has one")
+	}
+}
+
+// TestJoinsForRDMA: where there is none, nobody is welcomed for it.
+func TestJoinsForRDMA(t *testing.T) {
+	s := serve(t, nil)
+	w := s.open(transport.KindCUDA).welcome
+	h := hello(transport.KindRDMA)
+	h.Session, h.Secret, h.Purpose = w.Session, w.Secret, h.Kind
+	_, err := s.dial(h)
+	if w.RDMA || !errors.Is(err, transport.ErrCapability) || !strings.Contains(err.Error(), "no RDMA") {
+		t.Errorf("%v, %v", w.RDMA, err)
+	}
 }
 
 // What the log and the metrics say of a session's end is what happened.

@@ -208,7 +208,7 @@ const (
 	StatusDraining   = 5
 	StatusSession    = 6  // callback connection to an unknown session, or wrong secret
 	StatusMalformed  = 7  // the preface cannot be parsed
-	StatusFailed     = 8  // the server could not start a session (driver, worker)
+	StatusFailed     = 8  // the server could not start a session (driver, worker); its log says why
 	StatusCapability = 9  // one side lacks what the other cannot do without
 	StatusTls        = 10 // the server wants TLS
 )
