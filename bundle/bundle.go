@@ -188,6 +188,9 @@ func Unpack(program, cache string) (folder string, err error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return "", err
 	}
+	if err := sheltered(cache); err != nil {
+		return "", err
+	}
 	folder = filepath.Join(cache, hex.EncodeToString(t.Sum[:16]))
 	if err := ours(folder); !errors.Is(err, fs.ErrNotExist) {
 		return folder, err
@@ -211,6 +214,26 @@ func Unpack(program, cache string) (folder string, err error) {
 		return "", err
 	}
 	return folder, nil
+}
+
+// sheltered says whether nobody else can put another folder in the place of one in the cache: the cache is the user's
+// alone, and the folders above it are not everybody's, but for sticky ones such as /tmp.
+func sheltered(cache string) error {
+	path, err := filepath.EvalSymlinks(cache)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err == nil {
+		err = ours(path)
+	}
+	for err == nil && path != filepath.Dir(path) {
+		path = filepath.Dir(path)
+		var info fs.FileInfo
+		if info, err = os.Lstat(path); err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
+			err = fmt.Errorf("%w: every user can write to %s; set XDG_CACHE_HOME to a folder of your own", ErrFolder, path)
+		}
+	}
+	return err
 }
 
 // ours says whether a folder is the user's alone: whoever writes there runs in the user's programs.

@@ -84,6 +84,33 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
+// TestCacheOfOthers: where others can put a folder of theirs in the place of ours, nothing is unpacked, and nothing
+// taken.
+func TestCacheOfOthers(t *testing.T) {
+	with, _ := made(t)
+	top := t.TempDir()
+	cache := filepath.Join(top, "xdg", "scuda", "lib")
+	if _, err := Unpack(with, cache); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		folder string
+		mode   os.FileMode
+		want   error
+	}{
+		{cache, 0o777, ErrFolder}, {cache, 0o770, ErrFolder}, {cache, 0o755, nil},
+		{filepath.Join(top, "xdg"), 0o777, ErrFolder}, {filepath.Join(top, "xdg"), 0o777 | os.ModeSticky, nil},
+		{filepath.Join(top, "xdg"), 0o775, nil}, {top, 0o777, ErrFolder}, {top, 0o755, nil},
+	} {
+		if err := os.Chmod(c.folder, c.mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Unpack(with, cache); !errors.Is(err, c.want) {
+			t.Errorf("%s with %v: %v", c.folder, c.mode, err)
+		}
+	}
+}
+
 func TestDamaged(t *testing.T) {
 	with, _ := made(t)
 	b, err := os.ReadFile(with)
