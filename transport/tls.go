@@ -321,8 +321,8 @@ func tlsError(ctx context.Context, address string, err error) error {
 		return e
 	case errors.As(err, &header), errors.Is(err, io.EOF):
 		e.Kind, e.Detail = ErrTLS, "it does not answer to TLS"
-		e.Remedy = "start the server without --insecure, from a release that has TLS; or, where nobody else is on the " +
-			"network, set SCUDA_INSECURE=1"
+		// To go on without TLS is just what somebody on the way would want to be recommended.
+		e.Remedy = "start the server without --insecure, from a release that has TLS"
 		return e
 	}
 	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
