@@ -157,6 +157,13 @@ func TestOtherReleases(t *testing.T) {
 	}
 }
 
+// firstPing is a PING that opens a callback connection.
+func firstPing(seq uint64) []byte {
+	b := transport.MessageHeader{Type: transport.MsgPing, Seq: seq}.Append(nil)
+	new(transport.Chain).Number(b)
+	return b
+}
+
 func TestCallbackConnection(t *testing.T) {
 	s := serve(t, nil)
 	l := s.open(transport.KindCUDA)
@@ -170,7 +177,7 @@ func TestCallbackConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := callback.conn.Write(transport.MessageHeader{Type: transport.MsgPing, Seq: 9}.Append(nil)); err != nil {
+	if _, err := callback.conn.Write(firstPing(9)); err != nil {
 		t.Fatal(err)
 	}
 	if m, _, err := callback.message(); err != nil || m.Type != transport.MsgPong || m.Seq != 9 {

@@ -60,7 +60,7 @@ func TestTLS(t *testing.T) {
 		if kind == transport.KindBulk {
 			continue
 		}
-		if _, err := l.conn.Write(transport.MessageHeader{Type: transport.MsgPing, Seq: 9}.Append(nil)); err != nil {
+		if _, err := l.conn.Write(firstPing(9)); err != nil {
 			t.Fatal(err)
 		}
 		if m, _, err := l.message(); err != nil || m.Type != transport.MsgPong || m.Seq != 9 {

@@ -1,6 +1,9 @@
 package transport
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // Chain ties the messages of a connection to each other: every message carries a number that follows
 // from its own header and from the headers of all messages before it. So one that is dropped, doubled, exchanged,
@@ -21,6 +24,22 @@ func (c *Chain) Next(h *MessageHeader) uint16 {
 	s = (s ^ h.Aux) * odd
 	c.sum = s ^ s>>32
 	return uint16(s >> 48)
+}
+
+// Check says whether a message that has come is the next one.
+func (c *Chain) Check(h *MessageHeader) error {
+	if n := c.Next(h); n != h.Flags {
+		return &MalformedError{Detail: fmt.Sprintf(
+			"%v number %#x, not %#x: something before it is missing or has changed", h.Type, h.Flags, n)}
+	}
+	return nil
+}
+
+// Send numbers a message and sends it.
+func (c *Chain) Send(l *Line, h MessageHeader, payload []byte) error {
+	h.Len = uint32(len(payload))
+	h.Flags = c.Next(&h)
+	return l.Send(h, payload)
 }
 
 // Number gives the messages in b, whole ones in a row, their numbers where they lie: for those who play a client or a

@@ -48,6 +48,8 @@ const (
 
 	// PullUnit is the unit in which MsgPull's result field counts the offset.
 	PullUnit = wire.PullUnit
+	// LastPull stands in MsgPull's aux, beside the number of bytes: the client may forget the source.
+	LastPull = wire.LastPull
 )
 
 // Times. A dead peer is noticed within Unanswered, whether data are under way (user timeout) or not (keep-alive: it is

@@ -145,6 +145,13 @@ func (l *Line) Send(h MessageHeader, payload []byte) error {
 	return l.write(l.bufs[:])
 }
 
+// Ready says whether a short message can be sent without waiting for the peer.
+func (l *Line) Ready() bool {
+	p := [1]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLOUT}}
+	_, err := unix.Poll(p[:], 0)
+	return err == nil && p[0].Revents == unix.POLLOUT
+}
+
 // write sends all of bufs, which it uses up.
 func (l *Line) write(bufs [][]byte) error {
 	for len(bufs) > 0 {

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "b9043abcb62d66396e5d709a0a327d180d1eea16d9e1392f716d4cda81a20013"
+const Digest = "ef14ec3bb110e82fe51230906424eaf467e41b647f50462e5435d31a416d4d8a"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

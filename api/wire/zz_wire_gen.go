@@ -108,6 +108,7 @@ const (
 	MaxChunk       = 0x100000   // bytes of a CHUNK
 	MaxBulkConns   = 0x10       // bulk connections of a session
 	PullUnit       = 0x100000   // PULL's result counts the offset in such units
+	LastPull       = 0x40000000 // in PULL's aux: the last pull of this source
 	MaxInline      = 0x10000    // bytes of a copy's data in its command; more are bulk data
 	MaxAttributes  = 0x40       // attributes of a launch
 	MaxLaunches    = 0x40       // launches of a launch_several, one a GPU
@@ -138,7 +139,7 @@ const (
 	MessageRan        = 17
 	MessagePull       = 18
 	MessagePulled     = 19
-	MessagePing       = 20
+	MessagePing       = 20 // asks for a sign of life, by which each side sees whether something before it is missing
 	MessagePong       = 21
 	MessagePush       = 22
 	MessagePushed     = 23

@@ -139,7 +139,7 @@ func (s *spoiler) answer(conn *connection, m *message) []byte {
 }
 
 // numberedKinds finds the greetings of connections whose messages have numbers.
-var numberedKinds = regexp.MustCompile(`"Kind":"(cuda|nvml|bulk)"`)
+var numberedKinds = regexp.MustCompile(`"Kind":"(cuda|nvml|bulk|side)"`)
 
 // chained gives messages the numbers by which a client knows that they follow each other, as a server does that means
 // harm.

@@ -233,7 +233,7 @@ func (r *recording) chunks(moved map[uint64]uint64, rnd *rand.Rand) [][]byte {
 // sessions go on.
 func answerCallback(c net.Conn, rnd *rand.Rand, wrong bool) {
 	var head [transport.MessageHeaderSize]byte
-	flush := uint64(0)
+	flush, chain := uint64(0), transport.Chain{}
 	for {
 		if _, err := io.ReadFull(c, head[:]); err != nil {
 			return
@@ -263,6 +263,9 @@ func answerCallback(c net.Conn, rnd *rand.Rand, wrong bool) {
 		if wrong && rnd.IntN(8) == 0 {
 			flush++
 			b = append(transport.MessageHeader{Type: transport.MsgFlush, Seq: flush}.Append(nil), b...)
+		}
+		if !wrong || rnd.IntN(8) != 0 { // else it is not the next one
+			chain.Number(b)
 		}
 		if wrong && rnd.IntN(4) == 0 {
 			switch rnd.IntN(4) {

@@ -35,7 +35,16 @@ type callbackConn struct {
 	closed  chan struct{} // closed when err is set
 	reader  sync.WaitGroup
 
-	write sync.Mutex // held while a message is sent
+	write  sync.Mutex      // held while a message is numbered and sent; guards what follows
+	out    transport.Chain // of what is sent
+	pinged uint64          // so many PINGs were sent
+
+	heard  atomic.Uint64   // messages that have come
+	ponged atomic.Uint64   // answers to PING among them
+	seen   uint64          // what had come at the last beat; the pulse's
+	in     transport.Chain // of what comes; the reader's
+	rouse  func()          // told of each request
+	broken func(error)     // told that the client broke the protocol
 
 	flush   atomic.Uint64 // the latest FLUSH
 	flushed func(uint64)  // answers it
@@ -72,7 +81,11 @@ func (c *callbackConn) attach(conn net.Conn) error {
 	close(c.there)
 	c.reader.Go(func() {
 		runtime.LockOSThread()
-		c.fail(c.read(line))
+		err := c.read(line)
+		if errors.Is(err, ErrProtocol) {
+			c.broken(err)
+		}
+		c.fail(err)
 		c.release()
 	})
 	return nil
@@ -91,6 +104,16 @@ func (c *callbackConn) fail(err error) {
 	if c.line != nil {
 		c.line.Shutdown()
 	}
+}
+
+// breach is the reason of a connection that ended because the client broke the protocol.
+func (c *callbackConn) breach() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(c.err, ErrProtocol) {
+		return c.err
+	}
+	return nil
 }
 
 // release tells those who wait that no answer will come.
@@ -133,6 +156,7 @@ func (c *callbackConn) call(h transport.MessageHeader, payload []byte, want tran
 	r := &request{want: want, dst: dst}
 	c.waiting[h.Seq] = r
 	c.mu.Unlock()
+	c.rouse()
 	if err := c.send(h, payload); err != nil {
 		c.fail(err)
 	}
@@ -145,7 +169,31 @@ func (c *callbackConn) call(h transport.MessageHeader, payload []byte, want tran
 func (c *callbackConn) send(h transport.MessageHeader, payload []byte) error {
 	c.write.Lock()
 	defer c.write.Unlock()
-	return c.line.Send(h, payload)
+	return c.out.Send(c.line, h, payload)
+}
+
+// awaits says whether something was asked for and has not been answered.
+func (c *callbackConn) awaits() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting) > 0 && c.err == nil
+}
+
+// beat asks the client for a sign of life where an answer is awaited and nothing has come since the last beat. PING and
+// PONG have their places among the other messages, so each side sees by them whether the last one before is missing.
+// It does not wait for a client that reads nothing, nor heap questions on it.
+func (c *callbackConn) beat() {
+	heard := c.heard.Load()
+	quiet := heard == c.seen
+	c.seen = heard
+	if !quiet || !c.awaits() || !c.write.TryLock() {
+		return
+	}
+	defer c.write.Unlock()
+	if c.pinged-c.ponged.Load() < transport.SilentBeats && c.line.Ready() {
+		c.pinged++
+		_ = c.out.Send(c.line, transport.MessageHeader{Type: transport.MsgPing, Seq: c.pinged}, nil) // the reader sees why
+	}
 }
 
 func (c *callbackConn) read(line *transport.Line) error {
@@ -163,8 +211,12 @@ func (c *callbackConn) read(line *transport.Line) error {
 		}
 		h, _, err := transport.ParseMessage(head)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
+		if err := c.in.Check(&h); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
+		}
+		c.heard.Add(1)
 		switch h.Type {
 		case transport.MsgRan, transport.MsgPulled, transport.MsgPushed:
 			c.mu.Lock()
@@ -193,6 +245,7 @@ func (c *callbackConn) read(line *transport.Line) error {
 				return err
 			}
 			if h.Type == transport.MsgPong {
+				c.ponged.Add(1)
 				continue
 			}
 			h.Type = transport.MsgPong
@@ -215,7 +268,7 @@ func (c *callbackConn) read(line *transport.Line) error {
 func (c *callbackConn) run(registration uint64, callback bool, status int32) error {
 	h := transport.MessageHeader{Type: transport.MsgRun, Aux: registration, Result: status}
 	if callback {
-		h.Flags = 1
+		h.ID = 1
 	}
 	return c.call(h, nil, transport.MsgRan, nil)
 }
@@ -226,7 +279,7 @@ func (c *callbackConn) pull(source uint32, offset uint64, dst []byte, last bool)
 		Type: transport.MsgPull, ID: source, Aux: uint64(len(dst)), Result: int32(offset / transport.PullUnit),
 	}
 	if last {
-		h.Flags = 1
+		h.Aux |= transport.LastPull
 	}
 	return c.call(h, nil, transport.MsgPulled, dst)
 }
@@ -244,6 +297,18 @@ func (s *Session) clientFailed(what string, err error) {
 	default:
 		s.log.Error("session ends: cannot "+what, "error", err)
 		s.Notice("cannot " + what + ": " + err.Error())
+		s.Stop()
+	}
+}
+
+// callbackBroken tells of a client that broke the protocol on the callback connection, and ends its session.
+func (s *Session) callbackBroken(err error) {
+	select {
+	case <-s.stopped:
+	default:
+		s.log.Error("session ends", "error", err)
+		s.Notice(err.Error())
+		s.callback.fail(err)
 		s.Stop()
 	}
 }

@@ -54,6 +54,8 @@ type client struct {
 	context   uint64
 
 	callback     net.Conn
+	callbackMu   sync.Mutex      // guards callbackOut, and is held while a message is sent
+	callbackOut  transport.Chain // of what is sent there
 	hostFns      map[uint64]func()
 	sources      map[uint32][]byte
 	dropped      map[uint32]int
@@ -245,11 +247,15 @@ func (c *client) openCallback() {
 	go func() {
 		defer close(c.callbackDone)
 		head := make([]byte, transport.MessageHeaderSize)
+		var chain transport.Chain
 		for {
 			if _, err := io.ReadFull(conn, head); err != nil {
 				return
 			}
 			h, _, err := transport.ParseMessage(head)
+			if err == nil {
+				err = chain.Check(&h)
+			}
 			if err != nil || h.Len != 0 && h.Type != transport.MsgPush {
 				c.t.Errorf("callback: %+v %v", h, err)
 				return
@@ -257,6 +263,8 @@ func (c *client) openCallback() {
 			out := transport.MessageHeader{Type: transport.MsgRan, Seq: h.Seq}
 			var payload []byte
 			switch h.Type {
+			case transport.MsgPing:
+				out.Type = transport.MsgPong
 			case transport.MsgRun:
 				c.mu.Lock()
 				f := c.hostFns[h.Aux]
@@ -270,23 +278,34 @@ func (c *client) openCallback() {
 				c.mu.Lock()
 				copy(c.transfers[h.ID][h.Aux:], data[:h.Len])
 				c.mu.Unlock()
-				out.Type, out.Len, out.Aux = transport.MsgPushed, 0, 0
+				out.Type = transport.MsgPushed
 			case transport.MsgPull:
 				c.mu.Lock()
 				off := uint64(h.Result) * transport.PullUnit
-				payload = slices.Clone(c.sources[h.ID][off : off+h.Aux])
-				if h.Flags&1 != 0 {
+				payload = slices.Clone(c.sources[h.ID][off : off+h.Aux&^transport.LastPull])
+				if h.Aux&transport.LastPull != 0 {
 					c.dropped[h.ID]++
 				}
 				c.mu.Unlock()
-				out.Type, out.Len = transport.MsgPulled, uint32(len(payload))
+				out.Type = transport.MsgPulled
 			}
-			payload = append(payload, make([]byte, transport.Pad(len(payload))-len(payload))...)
-			if _, err := conn.Write(append(out.Append(nil), payload...)); err != nil {
+			if c.sayBack(out, payload) != nil {
 				return
 			}
 		}
 	}()
+}
+
+// sayBack sends a message on the callback connection.
+func (c *client) sayBack(h transport.MessageHeader, payload []byte) error {
+	c.callbackMu.Lock()
+	defer c.callbackMu.Unlock()
+	h.Len = uint32(len(payload))
+	b := append(h.Append(nil), payload...)
+	b = append(b, make([]byte, transport.Pad(len(payload))-len(payload))...)
+	c.callbackOut.Number(b)
+	_, err := c.callback.Write(b)
+	return err
 }
 
 func (c *client) newHandle() uint64 {

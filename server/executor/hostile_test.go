@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -279,11 +280,13 @@ func TestHostileCallback(t *testing.T) {
 			defer conn.Close()
 			c.send(wire.OpCopyH2DPull, wire.Bytes(&wire.CopyH2DPull{Dst: c.alloc(8), Bytes: 8, Source: 1}))
 			c.must(wire.OpPing, words(0))
-			if _, err := conn.Write(append(m.Append(nil), make([]byte, 16)...)); err != nil {
+			b := append(m.Append(nil), make([]byte, 16)...)
+			new(transport.Chain).Number(b)
+			if _, err := conn.Write(b); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.wait(); err == nil {
-				t.Fatal("the session ended cleanly")
+			if err := c.wait(); !errors.Is(err, ErrProtocol) || strings.Contains(err.Error(), "missing") {
+				t.Fatalf("the session ended with %v", err)
 			}
 		})
 	}

@@ -101,7 +101,7 @@ func TestFlushWhileHeld(t *testing.T) {
 
 // flush sends FLUSH and gives the messages that came before its answer, nil where that does not come.
 func (c *client) flush(n uint64) []transport.MessageHeader {
-	if _, err := c.callback.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}.Append(nil)); err != nil {
+	if err := c.sayBack(transport.MessageHeader{Type: transport.MsgFlush, Seq: n}, nil); err != nil {
 		c.t.Error(err)
 		return nil
 	}

@@ -548,7 +548,7 @@ func TestFlush(t *testing.T) {
 	asked := make(chan struct{})
 	c.hostFunc(a, 1, func() {
 		defer close(asked)
-		if _, err := c.callback.Write(transport.MessageHeader{Type: transport.MsgFlush, Seq: 1}.Append(nil)); err != nil {
+		if err := c.sayBack(transport.MessageHeader{Type: transport.MsgFlush, Seq: 1}, nil); err != nil {
 			t.Error(err)
 		}
 		for end := time.Now().Add(deadline); at(transport.MsgFlushed, 0) < 0; runtime.Gosched() {

@@ -23,6 +23,11 @@ type pulse struct {
 // begin and end stand around what the executor does with what it received.
 func (p *pulse) begin() {
 	p.turns.Add(1)
+	p.rouse()
+}
+
+// rouse has somebody look again, from the next beat on.
+func (p *pulse) rouse() {
 	if p.resting.Load() && p.resting.CompareAndSwap(true, false) {
 		p.roused <- struct{}{}
 	}
@@ -52,6 +57,7 @@ func (p *pulse) run(t *time.Ticker) {
 			p.s.Stop()
 			return
 		}
+		p.s.callback.beat()
 		switch {
 		case turn != last:
 			last = turn
@@ -59,7 +65,7 @@ func (p *pulse) run(t *time.Ticker) {
 			if !p.expects.Load() { // else what was lost on the way would be waited for without end
 				p.speak()
 			}
-		case len(owing) == 0 && !underWay(fds) && !p.rest(turn):
+		case len(owing) == 0 && !underWay(fds) && !p.s.callback.awaits() && !p.rest(turn):
 			return
 		}
 	}
@@ -81,10 +87,11 @@ func (s *Session) expect(bytes bool) {
 	}
 }
 
-// rest sleeps until the executor turns to something. It says no at the session's end.
+// rest sleeps until the executor turns to something, or the client is asked for something. It says no at the session's
+// end.
 func (p *pulse) rest(turn uint64) bool {
 	p.resting.Store(true)
-	if p.turns.Load() != turn && p.resting.CompareAndSwap(true, false) {
+	if (p.turns.Load() != turn || p.s.callback.awaits()) && p.resting.CompareAndSwap(true, false) {
 		return true
 	}
 	select {

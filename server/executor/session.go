@@ -151,6 +151,7 @@ func New(cfg Config) (*Session, error) {
 		noSupport: make(map[uint16]bool),
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
+	s.callback.rouse, s.callback.broken = s.pulse.rouse, s.callbackBroken
 	s.objects = newObjects(s, cfg.Primary)
 	s.waits = newWaits(s, cfg.Hello)
 	s.graphs = newGraphs(s)
@@ -237,6 +238,8 @@ func (s *Session) Run() error {
 	case errors.Is(err, ErrTime):
 		s.log.Warn("session ends", "reason", err)
 		s.tell(err)
+	case errors.Is(err, ErrGone) && s.callback.breach() != nil:
+		err = s.callback.breach() // which has been told
 	}
 	s.sendRest()
 	s.Stop()

@@ -112,7 +112,7 @@ func (b blocker) Read([]byte) (int, error) { <-b.ctx.Done(); return 0, io.EOF }
 
 func commands(c *net.TCPConn, callback chan *net.TCPConn) {
 	r := bufio.NewReader(c)
-	var chain transport.Chain
+	var chain, asked transport.Chain
 	for {
 		b := make([]byte, transport.FrameHeaderSize)
 		if _, err := io.ReadFull(r, b); err != nil {
@@ -135,7 +135,9 @@ func commands(c *net.TCPConn, callback chan *net.TCPConn) {
 			switch h.Op {
 			case 2:
 				s := <-callback
-				_, _ = s.Write(transport.MessageHeader{Type: transport.MsgRun, Aux: payloadValue(payload)}.Append(nil))
+				run := transport.MessageHeader{Type: transport.MsgRun, Aux: payloadValue(payload)}.Append(nil)
+				asked.Number(run)
+				_, _ = s.Write(run)
 				if _, err := io.ReadFull(s, make([]byte, transport.MessageHeaderSize)); err != nil {
 					return
 				}

@@ -32,7 +32,10 @@ type callback struct {
 	once   sync.Once
 	wanted chan struct{} // closed when it is to be opened, or never will be
 
-	writing sync.Mutex // held while a message is written
+	writing sync.Mutex      // held while a message is numbered and written
+	out     transport.Chain // of what is written
+	in      transport.Chain // of what comes; serve's
+	open    atomic.Int32    // what the server has asked for and still waits for
 
 	flushing sync.Mutex // guards flushes, and is held while FLUSH is sent, so that they go in their order
 	flushes  uint64     // sent so far
@@ -104,7 +107,7 @@ func (d *callback) answer(h transport.MessageHeader, payload []byte) error {
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	return line.Send(h, payload)
+	return d.out.Send(line, h, payload)
 }
 
 // serve opens the callback connection when it is wanted, and serves it until it ends, and with it the session.
@@ -134,6 +137,19 @@ func (d *callback) serve() {
 	}
 }
 
+// maxOpen bounds what the server may wait for at a time. Each is a stream, or a branch of a graph, that stands still.
+const maxOpen = 1 << 14
+
+// ask takes note of something that is not answered at once, answered of its answer.
+func (d *callback) ask(h transport.MessageHeader) error {
+	if d.open.Add(1) > maxOpen {
+		return protocol("%v while %d answers are due", h.Type, maxOpen)
+	}
+	return nil
+}
+
+func (d *callback) answered() { d.open.Add(-1) }
+
 // message serves the next message of the server.
 func (d *callback) message(line *transport.Line) error {
 	var b [transport.MessageHeaderSize]byte
@@ -147,21 +163,29 @@ func (d *callback) message(line *transport.Line) error {
 	if err != nil {
 		return err
 	}
+	if err := d.in.Check(&h); err != nil {
+		return err
+	}
 	if h.Len != 0 && (h.Type != transport.MsgPush || h.Len > transport.MaxPush) {
 		return protocol("a payload of %d bytes in %v", h.Len, h.Type)
 	}
 	switch h.Type {
 	case transport.MsgRun:
+		if err := d.ask(h); err != nil {
+			return err
+		}
 		d.mu.Lock()
 		d.queue = append(d.queue, h)
 		d.mu.Unlock()
 		d.due.Ring()
 		return nil
 	case transport.MsgPull:
+		last := h.Aux&transport.LastPull != 0
+		h.Aux &^= transport.LastPull
 		if h.Result < 0 || h.Aux > transport.MaxMessage {
 			return protocol("PULL of %d bytes at unit %d", h.Aux, h.Result)
 		}
-		return d.pull(h)
+		return d.pull(h, last)
 	case transport.MsgPush:
 		data := make([]byte, transport.Pad(int(h.Len)))
 		if err := line.ReadFull(data); err != nil {
@@ -208,22 +232,22 @@ func (d *callback) runHosts() {
 		if !ok {
 			return
 		}
-		answer := transport.MessageHeader{Type: transport.MsgRan, ID: h.ID, Seq: h.Seq, Aux: h.Aux}
-		if !d.run(h.Aux, h.Result) {
-			answer.Result = InvalidValue
+		err := d.run(h.Aux, h.Result)
+		if err == nil {
+			err = d.answer(transport.MessageHeader{Type: transport.MsgRan, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
 		}
-		if err := d.answer(answer, nil); err != nil {
+		if err != nil {
 			d.owner.fail(err)
 			return
 		}
+		d.answered()
 	}
 }
 
-func (d *callback) run(registration uint64, status int32) bool {
+func (d *callback) run(registration uint64, status int32) error {
 	f, ok := d.registered.hostOf(registration)
 	if !ok {
-		d.log.Error("the server asked for an unknown host function", "registration", registration)
-		return false
+		return protocol("RUN of the unknown host function %d", registration)
 	}
 	d.registered.awaitEarlier(f.order, nil, d.flushDownloads)
 	d.shared.news()
@@ -233,37 +257,38 @@ func (d *callback) run(registration uint64, status int32) bool {
 	if !f.Keep {
 		d.registered.endHost(registration)
 	}
-	return true
+	return nil
 }
 
 // pull answers the server's wish for a part of a source once its bytes are what they are to be. The last part ends the
 // source.
-func (d *callback) pull(h transport.MessageHeader) error {
+func (d *callback) pull(h transport.MessageHeader, last bool) error {
 	from, ok, late := d.registered.sourceOf(h.ID)
+	offset := uint64(h.Result) * transport.PullUnit
+	if !ok || offset > uint64(len(from.src)) || h.Aux > uint64(len(from.src))-offset {
+		return protocol("PULL of %d bytes at %d of source %d, which has %d", h.Aux, offset, h.ID, len(from.src))
+	}
+	src := from.src[offset : offset+h.Aux]
 	if !late {
-		return d.sendPulled(h, from.src, ok)
+		return d.sendPulled(h, src, last)
+	}
+	if err := d.ask(h); err != nil {
+		return err
 	}
 	d.owner.start(func() { // the callback connection goes on meanwhile
 		d.registered.awaitEarlier(from.order, from.src, d.flushDownloads)
-		if err := d.sendPulled(h, from.src, ok); err != nil {
+		if err := d.sendPulled(h, src, last); err != nil {
 			d.owner.fail(err)
 		}
+		d.answered()
 	})
 	return nil
 }
 
-// sendPulled sends it, or says that there is none.
-func (d *callback) sendPulled(h transport.MessageHeader, src []byte, ok bool) error {
-	answer := transport.MessageHeader{Type: transport.MsgPulled, ID: h.ID, Seq: h.Seq}
-	offset := uint64(h.Result) * transport.PullUnit
-	if !ok || offset > uint64(len(src)) || h.Aux > uint64(len(src))-offset {
-		d.log.Error("the server asked for an upload's source that is not there", "source", h.ID, "offset", offset, "bytes",
-			h.Aux)
-		answer.Result = InvalidValue
-		return d.answer(answer, nil)
-	}
-	err := d.answer(answer, src[offset:offset+h.Aux])
-	if h.Flags&1 != 0 {
+// sendPulled sends it.
+func (d *callback) sendPulled(h transport.MessageHeader, src []byte, last bool) error {
+	err := d.answer(transport.MessageHeader{Type: transport.MsgPulled, ID: h.ID, Seq: h.Seq}, src)
+	if last {
 		d.registered.endSource(h.ID)
 	}
 	return err

@@ -116,8 +116,8 @@ func protocol(format string, args ...any) error {
 func (rd *reader) begin(rx *receiver, h transport.MessageHeader) error {
 	rx.h, rx.inside, rx.sink, rx.early = h, true, nil, nil
 	rx.left = transport.Pad(int(h.Len))
-	if n := rx.chain.Next(&h); n != h.Flags {
-		return protocol("%v number %#x, not %#x: something before it is missing or has changed", h.Type, h.Flags, n)
+	if err := rx.chain.Check(&h); err != nil {
+		return err
 	}
 	switch h.Type {
 	case transport.MsgReply:

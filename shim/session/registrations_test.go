@@ -22,7 +22,7 @@ func TestDownloadsBeforeWhatFollows(t *testing.T) {
 		id := s.Transfer(buf, 0, TransferAsync)
 		m := transport.MessageHeader{Type: what, Seq: 7}
 		if what == transport.MsgPull {
-			m.ID, m.Aux, m.Flags = s.Source(buf[40:60], false), 20, 1
+			m.ID, m.Aux = s.Source(buf[40:60], false), 20|transport.LastPull
 		} else {
 			m.Aux = s.HostFunction(HostFunction{Func: 1})
 			p.say(transport.MessageHeader{Type: transport.MsgDone, ID: other}, nil)
@@ -70,7 +70,7 @@ func TestDownloadsThatWaitForSomethingElse(t *testing.T) {
 		other := s.Transfer(buf, 0, TransferAsync) // comes long after
 		m := transport.MessageHeader{Type: what, Seq: 7}
 		if what == transport.MsgPull {
-			m.ID, m.Aux, m.Flags = s.Source(buf[40:60], false), 20, 1
+			m.ID, m.Aux = s.Source(buf[40:60], false), 20|transport.LastPull
 		} else {
 			m.Aux = s.HostFunction(HostFunction{Func: 1})
 		}

@@ -28,6 +28,8 @@ type peer struct {
 
 	mu       sync.Mutex
 	chain    transport.Chain // of the main connection
+	asked    transport.Chain // of what is sent on the callback connection
+	answered transport.Chain // and of what comes there
 	conns    []net.Conn
 	main     net.Conn
 	callback chan net.Conn
@@ -208,6 +210,16 @@ func sayOn(c net.Conn, h transport.MessageHeader, payload []byte) {
 	_, _ = c.Write(b) // a client that has gone is what some tests are about
 }
 
+// sayBack sends a message on the callback connection.
+func (p *peer) sayBack(h transport.MessageHeader, payload []byte) {
+	c := p.callbackConn()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h.Len = uint32(len(payload))
+	h.Flags = p.asked.Next(&h)
+	sayOn(c, h, payload)
+}
+
 func (p *peer) reply(h transport.CommandHeader, result int32, payload []byte) {
 	p.say(transport.MessageHeader{Type: transport.MsgReply, ID: h.Thread, Result: result, Seq: h.Seq}, payload)
 }
@@ -227,7 +239,7 @@ func (p *peer) callbackConn() net.Conn {
 // ask sends a message on the callback connection and waits for the answer. What comes before it is handed to flush, or
 // ignored.
 func (p *peer) ask(h transport.MessageHeader, with ...byte) (transport.MessageHeader, []byte) {
-	sayOn(p.callbackConn(), h, with)
+	p.sayBack(h, with)
 	for {
 		h, payload := p.hear()
 		if h.Type != transport.MsgFlush {
@@ -250,6 +262,9 @@ func (p *peer) hear() (transport.MessageHeader, []byte) {
 	}
 	h, _, err := transport.ParseMessage(b)
 	if err != nil {
+		p.t.Error(err)
+	}
+	if err := p.answered.Check(&h); err != nil {
 		p.t.Error(err)
 	}
 	payload := make([]byte, transport.Pad(int(h.Len)))
