@@ -89,7 +89,7 @@ func (b *between) copy(to io.Writer, from io.Reader) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		m = append(m, make([]byte, transport.Pad(int(h.Len)))...)
+		m = slices.Concat(m, make([]byte, transport.Pad(int(h.Len))))
 		if _, err := io.ReadFull(from, m[transport.MessageHeaderSize:]); err != nil {
 			return 0, err
 		}

@@ -61,7 +61,7 @@ type (
 
 func write(w io.Writer, args []string) error {
 	if len(args) < 2 {
-		return errors.New("which version, and which files? sbom VERSION FILE...")
+		return errors.New("no version or no files; call it as sbom VERSION FILE…")
 	}
 	whole := component{Type: "application", Ref: "scuda", Name: "scuda", Version: args[0]}
 	modules := map[string]component{}
