@@ -39,6 +39,7 @@ type server struct {
 const (
 	tailLines   = 200
 	warmWorkers = 3
+	maxWarming  = 200 // looks until workers that are not ready are not waited for any more
 )
 
 // crashes says what in a server's log is a finding.
@@ -306,13 +307,14 @@ func (s *server) settle(ctx context.Context) (state, string, error) {
 // settled is what the server holds when nothing comes and goes any more.
 func (s *server) settled(ctx context.Context) (state, error) {
 	last, same := state{}, 0
-	for range 900 {
+	for i := range 900 {
 		v, err := s.look(ctx)
 		if err != nil {
 			return v, err
 		}
 		v.resident = last.resident
-		if v.warm == warmWorkers && v.sessions == 0 && v.busy == 0 && v.String() == last.String() {
+		ready := v.warm == warmWorkers || i >= maxWarming
+		if ready && v.sessions == 0 && v.busy == 0 && v.String() == last.String() {
 			if same++; same == 5 {
 				return v, s.count(&v)
 			}
