@@ -174,7 +174,7 @@ func (h *sshHost) kill(name string, signal syscall.Signal) {
 func TestOn(t *testing.T) {
 	h := newSSHHost(t)
 	const copying = "copying itself to"
-	p := h.run("there", program("streams"), kernels)
+	p := h.run("there", program("compute"), kernels)
 	h.ends(p, 0, copying)
 	h.left()
 	for _, host := range []string{"there", "behind"} {

@@ -1,6 +1,7 @@
 // Command gonvml asks everything that NVIDIA's Go bindings of NVML can ask of the system and of each GPU, and prints
 // the answers: every getter whose arguments are numbers, with 0 and 1, and every version of those that have several. Of
-// what changes by itself only the status is printed.
+// what changes by itself only the status is printed. Names of processes are left out: those of the machine that has the
+// driver are not told to clients.
 package main
 
 import (
@@ -54,7 +55,7 @@ func ask() error {
 func show(whose string, v reflect.Value, prefix string) {
 	for i := range v.NumMethod() {
 		name := v.Type().Method(i).Name
-		if !getters.MatchString(name) || !strings.HasPrefix(name, prefix) {
+		if !getters.MatchString(name) || !strings.HasPrefix(name, prefix) || name == "SystemGetProcessName" {
 			continue
 		}
 		for _, n := range []int{0, 1} {

@@ -376,7 +376,10 @@ func TestTextsOfServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := transport.MessageHeader{Type: transport.MsgNotice, Len: uint32(len(said))}.Append(w)
+	var chain transport.Chain
+	notice := transport.MessageHeader{Type: transport.MsgNotice, Len: uint32(len(said))}
+	notice.Flags = chain.Next(&notice)
+	text := notice.Append(w)
 	text = append(append(text, said...), make([]byte, transport.Pad(len(said))-len(said))...)
 	refused, err := transport.AppendWelcome(nil, &transport.Welcome{Status: transport.StatusBusy, Error: said})
 	if err != nil {
