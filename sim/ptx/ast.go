@@ -130,6 +130,7 @@ const (
 	oVec   // {a, b}
 	oParen // (a, b)
 	oSink  // _
+	oMinus // -r, whose r is the list
 )
 
 type operand struct {

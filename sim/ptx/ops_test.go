@@ -303,7 +303,7 @@ func opModule(code string, dst byte) string {
 func TestOperations(t *testing.T) {
 	m := newMemory(t)
 	out, b := m.alloc(8 * 32)
-	for _, cases := range [][]opCase{integerCases, conversionCases, floatCases} {
+	for _, cases := range [][]opCase{integerCases, conversionCases, floatCases, videoCases} {
 		for _, c := range cases {
 			mod, err := Parse([]byte(opModule(c.code, c.dst)))
 			if err != nil {

@@ -76,6 +76,12 @@ func (p *parser) next() (token, error) {
 	return t, err
 }
 
+// before says that a token of this kind comes next; what is wrong with it, whoever takes it finds.
+func (p *parser) before(kind tokenKind) bool {
+	t, err := p.peek(0)
+	return err == nil && t.kind == kind
+}
+
 // skip takes a token that was looked at before, so there is no error.
 func (p *parser) skip() { _, _ = p.next() }
 

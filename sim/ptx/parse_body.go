@@ -246,6 +246,10 @@ func (p *parser) operand(depth int) (operand, error) {
 		}
 		o.kind, o.name, o.neg = oName, name.text, true
 		return o, nil
+	case t.is("-") && p.before(tokIdent):
+		e, err := p.operand(depth + 1)
+		o.kind, o.list = oMinus, []operand{e}
+		return o, err
 	case t.is("-"), t.is("+"), t.is("~"), t.kind == tokInt, t.kind == tokFloat32, t.kind == tokFloat64:
 		return p.constant(t)
 	case t.kind == tokIdent:

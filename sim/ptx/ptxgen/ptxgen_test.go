@@ -73,7 +73,7 @@ func TestFile(t *testing.T) {
 	}{
 		{func() (*ptxtest.Bundle, error) { return programs(5, []int{0, 1, 2}, true), nil }, 3},
 		{func() (*ptxtest.Bundle, error) { return kernelBundle("../../../testdata/kernels/kernels.ptx") }, 12},
-		{func() (*ptxtest.Bundle, error) { return edges(), nil }, 79},
+		{func() (*ptxtest.Bundle, error) { return edges(), nil }, 90},
 		{func() (*ptxtest.Bundle, error) { return products(), nil }, 192},
 	} {
 		path := filepath.Join(folder, "a.bundle")
