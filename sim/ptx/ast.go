@@ -104,6 +104,7 @@ type variable struct {
 	elem   typ
 	vector int
 	size   uint64
+	dims   int // of an array
 	align  uint64
 	extern bool
 	global *Global // of global and const ones
@@ -127,10 +128,11 @@ const (
 	oFloat32
 	oFloat64
 	oAddr
-	oVec   // {a, b}
-	oParen // (a, b)
-	oSink  // _
-	oMinus // -r, whose r is the list
+	oVec     // {a, b}
+	oParen   // (a, b)
+	oSink    // _
+	oMinus   // -r, whose r is the list
+	oElement // a[n]
 )
 
 type operand struct {
@@ -138,7 +140,7 @@ type operand struct {
 	name string
 	comp string // ".x" behind a special register
 	neg  bool   // !p
-	val  uint64 // number, or the offset of name and address
+	val  uint64 // number, the offset of name and address, or an element's index
 	list []operand
 	pair *operand // the q of p|q
 	pos  pos

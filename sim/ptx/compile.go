@@ -369,6 +369,9 @@ func (i *ins) lookup(o *operand) (*symbol, error) {
 	if sym == nil {
 		return nil, errAt(o.pos, "%s is not declared", o.name)
 	}
+	if o.kind == oElement && (sym.kind != symVariable || sym.v.dims != 1) {
+		return nil, errAt(o.pos, "%s: %s is no array of one dimension", i.name(), o.name)
+	}
 	return sym, nil
 }
 
@@ -427,6 +430,14 @@ func (i *ins) pred(o *operand) (predRef, error) {
 	return predRef{}, errAt(o.pos, "%s: a predicate is needed", i.name())
 }
 
+// offset is how far behind the beginning of a variable an operand lies.
+func (o *operand) offset(v *variable) uint64 {
+	if o.kind == oElement {
+		return o.val * uint64(v.elem.bytes()*v.vector)
+	}
+	return o.val
+}
+
 // src returns the register that holds an operand of type t.
 func (i *ins) src(o *operand, t typ) (int, error) {
 	switch o.kind {
@@ -449,6 +460,12 @@ func (i *ins) src(o *operand, t typ) (int, error) {
 			return i.constant(uint64(math.Float32bits(float32(math.Float64frombits(o.val))))), nil
 		}
 		return i.constant(o.val), nil
+	case oElement:
+		sym, err := i.lookup(o)
+		if err != nil {
+			return 0, err
+		}
+		return i.addressOf(sym.v, o.offset(sym.v)), nil
 	case oName:
 		if o.neg || o.pair != nil {
 			break

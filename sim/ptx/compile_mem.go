@@ -94,7 +94,7 @@ type address struct {
 
 func (i *ins) address(o *operand, sp memSpace) (address, error) {
 	a := address{space: sp, off: o.val, cut: math.MaxUint64}
-	if o.kind != oAddr {
+	if o.kind != oAddr && o.kind != oElement {
 		return a, errAt(o.pos, "%s: an address in brackets is needed", i.name())
 	}
 	if len(o.list) != 0 {
@@ -104,7 +104,7 @@ func (i *ins) address(o *operand, sp memSpace) (address, error) {
 		a.base, a.off = i.constant(o.val), 0
 		return a, nil
 	}
-	sym, err := i.lookup(&operand{name: o.name, pos: o.pos})
+	sym, err := i.lookup(o)
 	if err != nil {
 		return a, err
 	}
@@ -129,10 +129,11 @@ func (i *ins) address(o *operand, sp memSpace) (address, error) {
 	} else if sp != want {
 		return a, errAt(o.pos, "%s: %s is in another state space", i.name(), o.name)
 	}
-	if v.space == vsParam && o.val > v.size {
+	off := o.offset(v)
+	if v.space == vsParam && off > v.size {
 		return a, errAt(o.pos, "%s: %s has %d bytes", i.name(), o.name, v.size)
 	}
-	a.base, a.off = i.addressOf(v, o.val), 0
+	a.base, a.off = i.addressOf(v, off), 0
 	a.fixed = v.kernelParam
 	return a, nil
 }

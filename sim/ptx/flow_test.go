@@ -447,6 +447,14 @@ func TestMemoryAccesses(t *testing.T) {
 	ld.const.f32 %r2, [f]; ld.const.f32 %r3, [f+4]; add.f32 %r2, %r2, %r3; cvt.rni.s32.f32 %r2, %r2;
 		add.u32 %r0, %r0, %r2;`,
 			func(uint32) uint32 { return 32 + 4 }},
+		"elements of arrays": {".global .u32 a[4] = {1, 2, 3, 40};\n.global .v2 .u32 v[2] = {{5, 6}, {7, 8}};\n", `
+	.shared .align 16 .b8 d[256]; .local .u32 n[2]; .reg .u64 %at;
+	mov.u64 %at, d[0]; mad.wide.u32 %at, %t, 4, %at; st.shared.u32 [%at], %t; ld.shared.u32 %r0, [%at];
+	ld.global.u32 %r1, a[3]; mov.u64 %l1, a[1]; ld.global.u32 %r2, [%l1]; ld.global.u32 %r3, v[1];
+	st.local.u32 n[1], %r1; ld.local.u32 %r4, [n+4]; mov.u64 %l2, d[5]; mov.u64 %l1, d; sub.u64 %l2, %l2, %l1;
+	add.u32 %r0, %r0, %r4; mad.lo.u32 %r0, %r2, 1000, %r0; mad.lo.u32 %r0, %r3, 10000, %r0;
+	cvt.u32.u64 %r5, %l2; mad.lo.u32 %r0, %r5, 100000, %r0;`,
+			func(i uint32) uint32 { return 572040 + i }},
 		"nested initial values": {".global .align 4 .b8 m[2][3] = {{1, 2}, {3}};\n", `
 	ld.global.u32 %r1, [m]; ld.global.u16 %r2, [m+4]; mad.lo.u32 %r0, %r2, 16, 0;
 		add.u32 %r0, %r0, %r1;`, func(uint32) uint32 { return 0x03000201 }},

@@ -272,6 +272,8 @@ func (p *parser) operand(depth int) (operand, error) {
 			if o.val, err = p.offset(); err != nil {
 				return o, err
 			}
+		} else if n.is("[") {
+			return p.element(o)
 		}
 		if or, err := p.accept("|"); err != nil {
 			return o, err
@@ -292,6 +294,20 @@ func (p *parser) operand(depth int) (operand, error) {
 		return o, nil
 	}
 	return o, errAt(t.pos, "an operand is expected, not %v", t)
+}
+
+// element reads the brackets behind an array's name.
+func (p *parser) element(o operand) (operand, error) {
+	p.skip()
+	o.kind = oElement
+	if t, err := p.peek(0); err == nil && t.kind == tokIdent {
+		return o, unsupportedAt(t.pos, "%s[%s]: an index that is no number is not supported", o.name, t.text)
+	}
+	var err error
+	if o.val, err = p.integer(); err != nil {
+		return o, err
+	}
+	return o, p.expect("]")
 }
 
 // colours gives a vector's components the names by which they are known here.

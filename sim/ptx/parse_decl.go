@@ -124,7 +124,7 @@ func (p *parser) dimensions(v *variable, dims *[]uint64) error {
 		if dims != nil {
 			*dims = append(*dims, n)
 		}
-		v.size = size
+		v.size, v.dims = size, i+1
 		if err := p.expect("]"); err != nil {
 			return err
 		}
