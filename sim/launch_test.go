@@ -130,6 +130,35 @@ func TestLaunchBounds(t *testing.T) {
 	}
 }
 
+// TestConstantStores: the address of a constant variable is one that kernels may write to, as hashcat's do.
+func TestConstantStores(t *testing.T) {
+	m := open(t, Config{})
+	const text = `.version 8.0
+.target sm_80
+.address_size 64
+.const .align 4 .u32 c[2] = {1, 2};
+.visible .entry put(.param .u64 p) {
+	.reg .u64 %p; .reg .u32 %r;
+	ld.param.u64 %p, [p]; st.global.u32 [%p+4], 7; st.u32 [%p], 6; atom.global.add.u32 %r, [%p], 10; ret;
+}
+.visible .entry get(.param .u64 p) {
+	.reg .u64 %p; .reg .u32 %r, %s;
+	ld.param.u64 %p, [p]; ld.const.u32 %r, [c]; ld.const.u32 %s, [c+4]; mad.lo.u32 %r, %r, 100, %s;
+	st.global.u32 [%p], %r; ret;
+}
+`
+	var mod cuda.CUmodule
+	m.must(m.CuModuleLoadData(&mod, m.image([]byte(text))))
+	var c cuda.CUdeviceptr
+	m.must(m.CuModuleGetGlobal_v2(&c, nil, mod, m.name("c")))
+	m.must(m.launchOn(0, m.kernel(mod, "put"), 1, 1, 0, c))
+	out := m.alloc(4)
+	m.must(m.launchOn(0, m.kernel(mod, "get"), 1, 1, 0, out))
+	if got := as[uint32](m.download(out, 4)); got[0] != 1607 {
+		t.Errorf("the constants make %d", got[0])
+	}
+}
+
 // TestFault: a kernel that faults fails its context for good, and no other.
 func TestFault(t *testing.T) {
 	for _, c := range []struct {

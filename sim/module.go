@@ -111,7 +111,6 @@ func (g *GPU) load(c *cudaContext, prog *ptx.Module, lib *library) (*module, cud
 			g.freeModule(m)
 			return nil, r
 		}
-		reg.readOnly = v.Space == ptx.SpaceConst
 		m.regions = append(m.regions, reg)
 		m.globals[v.Name] = reg.base
 		clear(bytesAt(reg.base, v.Size)[copy(bytesAt(reg.base, v.Size), v.Init):])

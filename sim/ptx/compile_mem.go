@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -136,6 +137,16 @@ func (i *ins) address(o *operand, sp memSpace) (address, error) {
 	a.base, a.off = i.addressOf(v, off), 0
 	a.fixed = v.kernelParam
 	return a, nil
+}
+
+// target is the address of what an instruction changes. Constant variables may be changed by their addresses, which are
+// global ones, but no instruction that does so may name them or their state space.
+func (i *ins) target(o *operand, sp memSpace) (address, error) {
+	sym := i.s.scope.lookup(o.name)
+	if slices.Contains(i.s.mods, ".const") || sym != nil && sym.kind == symVariable && sym.v.space == vsConst {
+		return address{}, errAt(o.pos, "%s: constant memory cannot be written", i.name())
+	}
+	return i.address(o, sp)
 }
 
 // elements resolves the registers of a vector or of a single operand.
@@ -304,7 +315,7 @@ func hStore(i *ins) error {
 	if err != nil {
 		return err
 	}
-	a, err := i.address(&i.s.args[0], sp)
+	a, err := i.target(&i.s.args[0], sp)
 	if err != nil {
 		return err
 	}
@@ -432,7 +443,7 @@ func hAtom(i *ins) error {
 		sp != msGeneric && sp != msGlobal && sp != msShared {
 		return i.unsupported("")
 	}
-	a, err := i.address(&args[0], sp)
+	a, err := i.target(&args[0], sp)
 	if err != nil {
 		return err
 	}

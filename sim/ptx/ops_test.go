@@ -376,6 +376,9 @@ func TestSyntaxErrors(t *testing.T) {
 		{".shared .u32 d[2]; mov.u32 d[1], %r0;", "must be a register"},
 		{".shared .u32 d[2]; mov.u32 %r0, d[1;", `"]" is expected`},
 		{".shared .u32 d[2]; st.global.u32 d[1], %r0;", "another state space"},
+		{".const .u32 fix; st.const.u32 [%l1], %r0;", "constant memory cannot be written"},
+		{".const .u32 fix[2]; st.global.u32 [fix], %r0;", "constant memory cannot be written"},
+		{".const .u32 fix[2]; atom.global.add.u32 %r0, fix[1], 1;", "constant memory cannot be written"},
 		{"/* ", "not closed"},
 		{"add.s32 %r0, %r1, #;", "unexpected character"},
 	} {
