@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/fatbin"
 )
 
 func TestKernels(t *testing.T) {
@@ -263,6 +264,68 @@ func TestModules(t *testing.T) {
 	m.want(cuda.CUDA_ERROR_INVALID_IMAGE, m.CuModuleLoadData(&mod, m.image(bytes.Repeat([]byte{1}, 64))))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuModuleLoadData(&mod, nil))
 	m.want(cuda.CUDA_ERROR_FILE_NOT_FOUND, m.CuModuleLoad(&mod, m.name("/no/such/file")))
+}
+
+// TestRefusedImages: why an image is not loaded stands in the log that the load asked for.
+func TestRefusedImages(t *testing.T) {
+	m := open(t, Config{})
+	img, err := fatbin.Parse(kernelFile(t, "kernels.fatbin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code []byte
+	for i := range img.Members {
+		if img.Members[i].Kind == fatbin.ELF {
+			if code, err = img.Members[i].Data(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const machineCode = "the simulated GPU runs PTX; this image has machine code for sm_90 only: build it with PTX for " +
+		"sm_90 or older"
+	head := ".version 8.0\n.target sm_80\n.address_size 64\n"
+	for _, c := range []struct {
+		name  string
+		image []byte
+		room  uint64
+		want  cuda.CUresult
+		text  string
+	}{
+		{"machine code", code, 200, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, machineCode},
+		{"as long as the text", code, uint64(len(machineCode)), cuda.CUDA_ERROR_NO_BINARY_FOR_GPU,
+			machineCode[:len(machineCode)-1] + "\x00"},
+		{"cut", code, 10, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, "the simul\x00"},
+		{"no room", code, 0, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, ""},
+		{"newer PTX", []byte(strings.Replace(head, "80", "100", 1)), 200, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU,
+			"the simulated GPU runs PTX for sm_90 and older; this image has PTX for sm_100 only"},
+		{"an instruction", []byte(head + ".entry k() { nonsense; }"), 200, cuda.CUDA_ERROR_INVALID_PTX,
+			"ptx: 4:14: instruction nonsense is not supported"},
+		{"no image", []byte("something else"), 200, cuda.CUDA_ERROR_INVALID_IMAGE, "broken CUDA image at byte 0"},
+		{"right", []byte(head), 200, cuda.CUDA_SUCCESS, ""},
+	} {
+		log := m.pageable(256)
+		clear(log)
+		options := []cuda.CUjit_option{cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER,
+			cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES}
+		for _, library := range []bool{false, true} {
+			table := m.pageable(24)
+			values := as[uint64](table)
+			values[0], values[1], values[2] = c.room, addressOfBytes(log), 77
+			var r cuda.CUresult
+			if library {
+				var l cuda.CUlibrary
+				r = m.CuLibraryLoadData(&l, m.image(c.image), &options[0], pointerTo(table), 3, nil, nil, 0)
+			} else {
+				var mod cuda.CUmodule
+				r = m.CuModuleLoadDataEx(&mod, m.image(c.image), 3, &options[0], pointerTo(table))
+			}
+			text := string(log[:values[0]])
+			if r != c.want || !strings.HasPrefix(text, c.text) || c.text == "" && text != "" || values[2] != 0 ||
+				values[0] > c.room || log[min(values[0], 255)] != 0 {
+				t.Errorf("%s, library %v: %v, %q, info %d", c.name, library, r, text, values[2])
+			}
+		}
+	}
 }
 
 func TestLibraries(t *testing.T) {

@@ -45,19 +45,21 @@ func (l *library) in(g *GPU, c *cudaContext) (*module, cuda.CUresult) {
 func (g *GPU) CuLibraryLoadData(ph *cuda.CUlibrary, image pointer, jit *cuda.CUjit_option, jitValues pointer,
 	jitCount uint32,
 	_ *cuda.CUlibraryOption, _ pointer, _ uint32) cuda.CUresult {
-	if r := emptyLogs(jitCount, jit, jitValues); r != ok {
+	l, r := jitLogOf(jitCount, jit, jitValues)
+	if r != ok {
 		return r
 	}
-	return g.loadLibrary(ph, func() (*ptx.Module, cuda.CUresult) { return g.program(image) })
+	return g.loadLibrary(ph, func() (*ptx.Module, cuda.CUresult) { return g.program(image, l) })
 }
 
 func (g *GPU) CuLibraryLoadFromFile(ph *cuda.CUlibrary, name pointer, jit *cuda.CUjit_option, jitValues pointer,
 	jitCount uint32,
 	_ *cuda.CUlibraryOption, _ pointer, _ uint32) cuda.CUresult {
-	if r := emptyLogs(jitCount, jit, jitValues); r != ok {
+	l, r := jitLogOf(jitCount, jit, jitValues)
+	if r != ok {
 		return r
 	}
-	return g.loadLibrary(ph, func() (*ptx.Module, cuda.CUresult) { return g.fileProgram(name) })
+	return g.loadLibrary(ph, func() (*ptx.Module, cuda.CUresult) { return g.fileProgram(name, l) })
 }
 
 func (g *GPU) loadLibrary(ph *cuda.CUlibrary, read func() (*ptx.Module, cuda.CUresult)) cuda.CUresult {

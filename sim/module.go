@@ -41,42 +41,38 @@ const newestArch = 129 // that a text may be for: the last of the 12.x family
 const maxName = 64 << 10 // longest symbol name that is looked at
 
 // program makes a program of a module image whose size nobody knows.
-func (g *GPU) program(image pointer) (*ptx.Module, cuda.CUresult) {
+func (g *GPU) program(image pointer, l jitLog) (*ptx.Module, cuda.CUresult) {
 	if image == nil {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	img, err := fatbin.FromMemory(image, 0)
 	if err != nil {
-		g.log.Warn("sim: module image", "error", err)
-		return nil, cuda.CUDA_ERROR_INVALID_IMAGE
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_IMAGE, err)
 	}
-	return g.compile(img)
+	return g.compile(img, l)
 }
 
-func (g *GPU) compile(img *fatbin.Image) (*ptx.Module, cuda.CUresult) {
+func (g *GPU) compile(img *fatbin.Image, l jitLog) (*ptx.Module, cuda.CUresult) {
 	text, err := img.PTX(computeCapability)
-	if err != nil {
-		g.log.Warn("sim: module image; only PTX can be run here", "error", err)
-		if img.Format == fatbin.FormatPTX && img.Members[0].Arch > newestArch {
-			return nil, cuda.CUDA_ERROR_INVALID_PTX
-		}
-		if errors.Is(err, fatbin.ErrNoMatch) {
-			return nil, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU
-		}
-		return nil, cuda.CUDA_ERROR_INVALID_IMAGE
+	switch {
+	case err != nil && img.Format == fatbin.FormatPTX && img.Members[0].Arch > newestArch:
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_PTX, noPTX(img))
+	case errors.Is(err, fatbin.ErrNoMatch):
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, noPTX(img))
+	case err != nil:
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_IMAGE, err)
 	}
 	prog, err := ptx.Parse(bytes.TrimRight(text, "\x00"))
+	if errors.Is(err, ptx.ErrVersion) {
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_UNSUPPORTED_PTX_VERSION, err)
+	}
 	if err != nil {
-		g.log.Warn("sim: module image", "error", err)
-		if errors.Is(err, ptx.ErrVersion) {
-			return nil, cuda.CUDA_ERROR_UNSUPPORTED_PTX_VERSION
-		}
-		return nil, cuda.CUDA_ERROR_INVALID_PTX
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_PTX, err)
 	}
 	return prog, ok
 }
 
-func (g *GPU) fileProgram(name pointer) (*ptx.Module, cuda.CUresult) {
+func (g *GPU) fileProgram(name pointer, l jitLog) (*ptx.Module, cuda.CUresult) {
 	path, found := cString(name, maxName)
 	if !found {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
@@ -87,10 +83,9 @@ func (g *GPU) fileProgram(name pointer) (*ptx.Module, cuda.CUresult) {
 	}
 	img, err := fatbin.Parse(data)
 	if err != nil {
-		g.log.Warn("sim: module image", "error", err)
-		return nil, cuda.CUDA_ERROR_INVALID_IMAGE
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_IMAGE, err)
 	}
-	return g.compile(img)
+	return g.compile(img, l)
 }
 
 // load gives a program's variables memory in c. g.mu is held.
@@ -152,43 +147,26 @@ func (g *GPU) freeModule(m *module) {
 }
 
 func (g *GPU) CuModuleLoad(ph *cuda.CUmodule, name pointer) cuda.CUresult {
-	return g.loadModule(ph, func() (*ptx.Module, cuda.CUresult) { return g.fileProgram(name) })
+	return g.loadModule(ph, func() (*ptx.Module, cuda.CUresult) { return g.fileProgram(name, jitLog{}) })
 }
 
 func (g *GPU) CuModuleLoadData(ph *cuda.CUmodule, image pointer) cuda.CUresult {
-	return g.loadModule(ph, func() (*ptx.Module, cuda.CUresult) { return g.program(image) })
+	return g.CuModuleLoadDataEx(ph, image, 0, nil, nil)
 }
 
 func (g *GPU) CuModuleLoadFatBinary(ph *cuda.CUmodule, image pointer) cuda.CUresult {
 	return g.CuModuleLoadData(ph, image)
 }
 
-// CuModuleLoadDataEx has no use for options: there is no compiler to steer. Log buffers that it is given become empty
-// strings.
+// CuModuleLoadDataEx has no use for options, as there is no compiler to steer, but for the place where it says why it
+// refuses an image.
 func (g *GPU) CuModuleLoadDataEx(ph *cuda.CUmodule, image pointer, n uint32, options *cuda.CUjit_option,
 	values pointer) cuda.CUresult {
-	if r := emptyLogs(n, options, values); r != ok {
+	l, r := jitLogOf(n, options, values)
+	if r != ok {
 		return r
 	}
-	return g.CuModuleLoadData(ph, image)
-}
-
-// emptyLogs says in a caller's options that the compiler wrote nothing.
-func emptyLogs(n uint32, options *cuda.CUjit_option, values pointer) cuda.CUresult {
-	if n == 0 {
-		return ok
-	}
-	if options == nil || values == nil || n > uint32(cuda.CU_JIT_NUM_OPTIONS) {
-		return cuda.CUDA_ERROR_INVALID_VALUE
-	}
-	vals := sliceOf(view[uint64](values), uint64(n))
-	for i, o := range sliceOf(options, uint64(n)) {
-		switch o {
-		case cuda.CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, cuda.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-			vals[i] = 0
-		}
-	}
-	return ok
+	return g.loadModule(ph, func() (*ptx.Module, cuda.CUresult) { return g.program(image, l) })
 }
 
 func (g *GPU) loadModule(ph *cuda.CUmodule, read func() (*ptx.Module, cuda.CUresult)) cuda.CUresult {

@@ -111,7 +111,7 @@ func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, dat
 	}
 	text, err := img.PTX(computeCapability)
 	if err != nil {
-		return l.failed(cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, err) // only PTX can be run here
+		return l.failed(cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, noPTX(img))
 	}
 	text = bytes.TrimRight(text, "\x00")
 	if !externFunc.Match(text) { // else it can only be judged with the others
