@@ -141,7 +141,7 @@ func TestCallbackMessagesThatSuffer(t *testing.T) {
 		{"callbacks", transport.MsgRan, "swapped", swap},
 		{"copies", transport.MsgPull, "dropped", drop},
 		{"copies", transport.MsgPulled, "dropped", drop},
-		{"copies", transport.MsgFlush, "dropped", drop},
+		{"ordering", transport.MsgFlush, "dropped", drop},
 		{"graph_captured", transport.MsgPull, "dropped", drop},
 		{"graph_captured", transport.MsgPulled, "doubled", double},
 		{"graph_captured", transport.MsgPush, "dropped", drop},

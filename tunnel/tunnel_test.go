@@ -186,22 +186,23 @@ func TestStreams(t *testing.T) {
 // A connection that nobody reads stops no other.
 func TestStalledStream(t *testing.T) {
 	release := make(chan struct{})
-	first := make(chan struct{}, 1)
-	first <- struct{}{}
 	p := newPair(t, listen(t, func(c *net.TCPConn) {
-		select {
-		case <-first:
+		var which [1]byte // connections may come in another order
+		if _, err := io.ReadFull(c, which[:]); err == nil && which[0] == 's' {
 			<-release
-		default:
-			echo(c)
+			return
 		}
+		echo(c)
 	}))
 	t.Cleanup(func() { close(release) }) // before those of the servers
 	full := p.connect(t)
 	go func() {
-		_, _ = full.Write(make([]byte, 64<<20)) // until the test closes it
+		_, _ = full.Write(append([]byte("stalled"), make([]byte, 64<<20)...)) // until the test closes it
 	}()
 	quick := p.connect(t)
+	if _, err := quick.Write([]byte("q")); err != nil {
+		t.Fatal(err)
+	}
 	for i := range 100 {
 		b := []byte{byte(i)}
 		if _, err := quick.Write(b); err != nil {
