@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,7 @@ const (
 // which the runtime's poller has to be woken first. One goroutine may read while another writes.
 type Line struct {
 	fd   int
+	ends [2]net.Addr             // of the socket: here and there
 	head [MessageHeaderSize]byte // of the message that is being sent
 	bufs [3][]byte
 	last time.Time // when bytes were read last
@@ -65,11 +67,23 @@ func NewLine(c net.Conn) (*Line, error) {
 		return nil, fmt.Errorf("a socket that blocks: %w", err)
 	}
 	Unhurried(fd)
-	return &Line{fd: fd, tls: stream}, nil
+	return &Line{fd: fd, ends: [2]net.Addr{c.LocalAddr(), c.RemoteAddr()}, tls: stream}, nil
 }
 
 // FD is the line's descriptor.
 func (l *Line) FD() int { return l.fd }
+
+// LocalAddr is the address of this end.
+func (l *Line) LocalAddr() net.Addr { return l.ends[0] }
+
+// RemoteAddr is the address of the peer's end.
+func (l *Line) RemoteAddr() net.Addr { return l.ends[1] }
+
+// LimitSends lets a send fail that the peer does not take for so long.
+func (l *Line) LimitSends(d time.Duration) error {
+	t := unix.NsecToTimeval(int64(d))
+	return os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(l.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t))
+}
 
 // ReadFull fills b. It returns [io.EOF] at the peer's end if nothing was read, and [io.ErrUnexpectedEOF] later.
 func (l *Line) ReadFull(b []byte) error {

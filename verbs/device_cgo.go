@@ -109,7 +109,7 @@ func Open(name string) (*Device, error) {
 			fmt.Sprintf("there is no RDMA device %q", name), "'rdma link' lists those that there are",
 		}
 	}
-	if d.events, err = newPoller(int(C.sv_async_fd(d.ctx)), "verbs-async"); err != nil {
+	if d.events, err = newPoller(int(C.sv_async_fd(d.ctx))); err != nil {
 		C.sv_close(d.ctx)
 		return nil, err
 	}

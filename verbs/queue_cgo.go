@@ -53,7 +53,7 @@ func (d *Device) CreateCQ(depth int) (*CQ, error) {
 		return nil, failed("ibv_create_cq", fmt.Sprintf("%s, %d entries", d.name, depth), int(r))
 	}
 	var err error
-	if q.events, err = newPoller(int(fd), "verbs-completions"); err != nil {
+	if q.events, err = newPoller(int(fd)); err != nil {
 		C.sv_destroy_cq(q.p)
 		C.sv_destroy_channel(q.channel)
 		return nil, err

@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"runtime"
 	"unsafe"
@@ -191,7 +190,7 @@ var openCard = func(
 
 // chooseDirect tries the ways between the session's GPU and the card, and gives slots in the GPU's memory where that is
 // best. An error says why slots lie in the host's memory. They live as long as the process.
-func (p *path) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err error) {
+func (p *path) chooseDirect(local, remote netip.Addr, bytes int) (d *directSlots, err error) {
 	if p.wish == DirectNever {
 		return nil, errors.New("it is switched off")
 	}
@@ -222,7 +221,7 @@ func (p *path) chooseDirect(conn net.Conn, bytes int) (d *directSlots, err error
 	if err != nil && p.wish != DirectAlways {
 		return nil, err
 	}
-	card, done, err := openCard(p.device, rdma.AddressOf(conn.LocalAddr()), rdma.AddressOf(conn.RemoteAddr()), g)
+	card, done, err := openCard(p.device, local, remote, g)
 	if err != nil {
 		return nil, err
 	}

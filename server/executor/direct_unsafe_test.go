@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
-	"net"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -139,8 +138,9 @@ func TestTrialsBehindBusyStream(t *testing.T) {
 			if r, _ := c.call(cuda.OpCuStreamQuery, words(0)); r != cuda.CUDA_ERROR_NOT_READY {
 				t.Fatalf("the stream is not busy: %v", r)
 			}
-			control, other := net.Pipe()
+			fd, other := fdPair(t)
 			defer other.Close()
+			control := fileConn(t, fd)
 			if err := c.session.AttachRDMA(control); err != nil {
 				t.Fatal(err)
 			}
@@ -273,10 +273,7 @@ func TestDirectSlots(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	card := &fakeCard{}
 	s, gpu, ctx := directSession(t, card, DirectAuto)
-	pipe, other := net.Pipe()
-	defer pipe.Close()
-	defer other.Close()
-	d, err := s.copies.path.chooseDirect(pipe, leastRDMASlots*largeBytes)
+	d, err := s.copies.path.chooseDirect(netip.Addr{}, netip.Addr{}, leastRDMASlots*largeBytes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -399,10 +396,7 @@ func TestDirectRefused(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, _, _ := directSession(t, c.card, c.wish)
-			pipe, other := net.Pipe()
-			defer pipe.Close()
-			defer other.Close()
-			d, err := s.copies.path.chooseDirect(pipe, 1<<20)
+			d, err := s.copies.path.chooseDirect(netip.Addr{}, netip.Addr{}, 1<<20)
 			if d != nil || err == nil || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("%+v, %v", d, err)
 			}

@@ -10,6 +10,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -75,10 +76,15 @@ func (p *path) attach(c net.Conn) error {
 		c.Close()
 		return errors.New("an RDMA connection that the session does not expect")
 	}
+	line, err := transport.NewLine(c)
+	if err != nil {
+		close(p.opened)
+		return fmt.Errorf("RDMA's control connection: %w", err)
+	}
 	go func() {
 		defer close(p.opened)
-		if err := p.open(c); err != nil {
-			c.Close()
+		if err := p.open(line); err != nil {
+			line.Close()
 			p.log.Error("there is no RDMA", "error", err)
 		}
 	}()
@@ -97,9 +103,9 @@ func (p *path) begin() bool {
 }
 
 // open chooses where the slots lie, makes them and begins to use the connection.
-func (p *path) open(c net.Conn) error {
+func (p *path) open(line *transport.Line) error {
 	bytes := p.count * largeBytes
-	direct, why := p.chooseDirect(c, bytes)
+	direct, why := p.chooseDirect(rdma.AddressOf(line.LocalAddr()), rdma.AddressOf(line.RemoteAddr()), bytes)
 	if err := p.bulk.out.Err(); err != nil {
 		return err
 	}
@@ -115,7 +121,7 @@ func (p *path) open(c net.Conn) error {
 		memory = func(from, n int) rdma.Memory { return rdma.Mapped(mem[from : from+n]) }
 	}
 	ups := p.lay()
-	p.use(rdma.Windows{Link: rdma.New(rdma.Config[bulk.Piece]{Control: c, Device: p.device, Depth: ups,
+	p.use(rdma.Windows{Link: rdma.New(rdma.Config[bulk.Piece]{Control: line, Device: p.device, Depth: ups,
 		Slots: memory(0, ups*largeBytes), SlotBytes: largeBytes, Source: memory(ups*largeBytes, bytes-ups*largeBytes),
 		Handler: (*pathHandler)(p), Stats: &p.stats, Log: p.log})})
 	return nil

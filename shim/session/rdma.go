@@ -35,21 +35,19 @@ func (b *transfers) openLink() error {
 		return fmt.Errorf("the server has none: %s", b.dialer.welcome.NoRDMA)
 	}
 	hello := b.dialer.hello(transport.KindRDMA)
-	c, err := b.dialer.dial(&hello)
+	line, err := b.dialer.line(&hello)
 	if err != nil {
 		return fmt.Errorf("its control connection: %w", err)
 	}
-	if rc, err := transport.Socket(c).SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { b.dialer.opened(int(fd)) })
-	}
+	b.dialer.opened(line.FD())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
-		c.Close()
+		line.Close()
 		return b.out.Err()
 	}
 	l := rdma.New(rdma.Config[bulk.Piece]{
-		Control: c, Dial: true, Device: b.path.device, Pins: &b.pins, Buffer: b.path.memory,
+		Control: line, Dial: true, Device: b.path.device, Pins: &b.pins, Buffer: b.path.memory,
 		Handler: (*linkHandler)(b), Stats: b.path.stats, Log: b.log,
 	})
 	b.link.Store(l)

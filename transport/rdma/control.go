@@ -1,12 +1,9 @@
 package rdma
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"sync"
 	"time"
 
@@ -21,32 +18,32 @@ const controlTimeout = 10 * time.Second
 // controlConn is the connection on which two links talk about their paths. One goroutine reads it; the lock guards
 // writes and their buffer, and is the last that is taken.
 type controlConn struct {
-	conn net.Conn
+	line *transport.Line
 
-	mu  sync.Mutex
-	buf []byte
+	mu     sync.Mutex
+	closed bool
+}
+
+func (c *controlConn) init(line *transport.Line) error {
+	c.line = line
+	return line.LimitSends(controlTimeout)
 }
 
 // say writes a message. A failure shows on the reading side.
 func (c *controlConn) say(h transport.MessageHeader, payload []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h.Len = uint32(len(payload))
-	b := h.Append(c.buf[:0])
-	b = append(b, payload...)
-	b = append(b, make([]byte, transport.Pad(len(payload))-len(payload))...)
-	c.buf = b
-	_ = c.conn.SetWriteDeadline(time.Now().Add(controlTimeout))
-	_, _ = c.conn.Write(b)
+	if !c.closed && c.line.Send(h, payload) != nil {
+		c.line.Shutdown()
+	}
 }
 
 // read gives messages to handle until the connection ends, or handle fails.
 func (c *controlConn) read(handle func(transport.MessageHeader, []byte) error) error {
 	head := make([]byte, transport.MessageHeaderSize)
 	payload := make([]byte, maxSetup)
-	control := bufio.NewReader(c.conn)
 	for {
-		if _, err := io.ReadFull(control, head); err != nil {
+		if err := c.line.ReadFull(head); err != nil {
 			return err
 		}
 		h, _, err := transport.ParseMessage(head)
@@ -57,13 +54,21 @@ func (c *controlConn) read(handle func(transport.MessageHeader, []byte) error) e
 			return fmt.Errorf("%w: %v of %d bytes", ring.ErrProtocol, h.Type, h.Len)
 		}
 		b := payload[:transport.Pad(int(h.Len))]
-		if _, err := io.ReadFull(control, b); err != nil {
+		if err := c.line.ReadFull(b); err != nil {
 			return err
 		}
 		if err := handle(h, b[:h.Len]); err != nil {
 			return err
 		}
 	}
+}
+
+// close gives the descriptor back. Nobody reads any more.
+func (c *controlConn) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	_ = c.line.Close()
 }
 
 // message handles a message of the peer.

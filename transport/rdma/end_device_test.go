@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 )
 
@@ -212,18 +213,27 @@ func pairWith(t *testing.T, pins *Pins, source []byte, slots, buffer int) (clien
 	server.slots = mapped(t, slots*testSlotBytes)
 	server.mu.Lock() // a call must not come before the link is known
 	server.link =
-		New(Config[piece]{Control: far, Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes,
+		New(Config[piece]{Control: line(t, far), Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes,
 			Source: Mapped(source), Handler: server, Stats: &server.stats, Log: logger(server).With("side", "server")})
 	server.mu.Unlock()
 	client.mu.Lock()
 	client.link =
-		New(Config[piece]{Control: near, Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Buffer: buffer,
+		New(Config[piece]{Control: line(t, near), Dial: true, Device: os.Getenv("RXE_DEV1"), Pins: pins, Buffer: buffer,
 			Handler: client, Stats: &client.stats, Log: logger(client).With("side", "client")})
 	client.mu.Unlock()
 	t.Cleanup(func() { client.link.Close(); server.link.Close() })
 	client.awaitState(bulk.Up)
 	server.awaitState(bulk.Up)
 	return client, server
+}
+
+func line(t *testing.T, c net.Conn) *transport.Line {
+	t.Helper()
+	l, err := transport.NewLine(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // logWriter keeps what an end logs.

@@ -37,10 +37,10 @@ type Handler[M any] interface {
 
 // Config says what a link needs.
 type Config[M any] struct {
-	Control net.Conn // owned by the link
-	Dial    bool     // this side opens the paths
-	Device  string   // the wish of [Choose]
-	Depth   int      // unfinished messages at most; 0: 64
+	Control *transport.Line // owned by the link
+	Dial    bool            // this side opens the paths
+	Device  string          // the wish of [Choose]
+	Depth   int             // unfinished messages at most; 0: 64
 
 	Slots     Memory // for arriving chunks, whole slots; may be empty
 	SlotBytes int    // at most transport.MaxChunk
@@ -116,7 +116,9 @@ func New[M any](cfg Config[M]) *Link[M] {
 	l.moved = sync.NewCond(&l.mu)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	l.chunk.Store(transport.MaxChunk)
-	l.control.conn = cfg.Control
+	if err := l.control.init(cfg.Control); err != nil {
+		l.log.Warn("sends of RDMA's control connection have no limit", "error", err)
+	}
 	l.placements.targets = make(map[uint32]*target[M])
 	l.outcomes.own = &l.own
 	l.watchdog.init(l.checkStall)
@@ -172,11 +174,12 @@ func (l *Link[M]) Describe() string {
 // Close ends the link. Messages that are not finished are not told of any more.
 func (l *Link[M]) Close() {
 	l.cancel()
-	l.cfg.Control.Close()
+	l.cfg.Control.Shutdown()
 	l.mu.Lock()
 	l.moved.Broadcast()
 	l.mu.Unlock()
 	l.workers.Wait()
+	l.control.close()
 	l.watchdog.timer.Stop()
 	l.late.Stop()
 	if l.cfg.Pins != nil {
@@ -454,7 +457,7 @@ func (l *Link[M]) ended(err error) {
 	closed := l.ctx.Err() != nil
 	l.opener.firstOver(err)
 	l.cancel() // and every path
-	l.cfg.Control.Close()
+	l.cfg.Control.Shutdown()
 	l.mu.Lock()
 	l.broken = err
 	for l.conn != nil {
