@@ -10,6 +10,9 @@ import (
 func TestRudePrograms(t *testing.T) {
 	s := serve(t)
 	for _, c := range []struct{ what, says string }{
+		{"closed", "is lost: "},
+		{"close_range", "is lost: "},
+		{"taken", "is lost: "},
 		{"limit", ""},
 		{"processes", "so many cannot be started; raise the limit on processes"},
 		{"space", "raise the limit on virtual memory"},

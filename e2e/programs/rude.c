@@ -1,5 +1,5 @@
-// Programs that do to their process what they like: reach limits, forbid themselves threads, or call CUDA in a signal
-// handler. The process lives, and calls answer.
+// Programs that do to their process what they like: close descriptors that they do not know, reach limits, forbid
+// themselves threads, or call CUDA in a signal handler. The process lives, and calls answer.
 #include "check.h"
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -42,6 +43,41 @@ static void work(void) {
   CK(cuLaunchHostFunc(0, run, NULL));
   CK(cuCtxSynchronize());
   CHECK(ran, "the host function did not run");
+}
+
+// The session is lost: every call says so, and the process goes on.
+static void lost(void) {
+  cuMemcpyHtoD(memory, host, 64); // small ones are not waited for
+  WANT(cuCtxSynchronize(), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  for (int i = 0; i < 3; i++) WANT(cuMemcpyHtoD(memory, host, 64), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  WANT(cuCtxSynchronize(), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  usleep(300000); // the threads of the library notice, too
+  WANT(cuMemAlloc(&memory, 64), CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+static void closed(int range) {
+  begin();
+  work();
+  if (range) syscall(SYS_close_range, 3, ~0u, 0);
+  else for (int fd = 3; fd < 1024; fd++) close(fd);
+  lost();
+}
+
+// The lowest numbers belong to the program again: nothing of the library's goes there.
+static void taken(void) {
+  begin();
+  work();
+  for (int fd = 3; fd < 1024; fd++) close(fd);
+  int pair[2], first = -1, last = -1;
+  for (int i = 0; i < 15; i++) {
+    CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "socketpair: %s", strerror(errno));
+    if (first < 0) first = pair[0];
+    last = pair[1];
+  }
+  lost();
+  char byte;
+  for (int fd = first; fd <= last; fd++)
+    CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN, "bytes came to descriptor %d", fd);
 }
 
 static void at_limit(void) {
@@ -110,7 +146,10 @@ static void handler(void) {
 
 int main(int argc, char **argv) {
   const char *what = argc > 2 ? argv[2] : "";
-  if (!strcmp(what, "limit")) at_limit();
+  if (!strcmp(what, "closed")) closed(0);
+  else if (!strcmp(what, "close_range")) closed(1);
+  else if (!strcmp(what, "taken")) taken();
+  else if (!strcmp(what, "limit")) at_limit();
   else if (!strcmp(what, "processes")) processes();
   else if (!strcmp(what, "space")) space();
   else if (!strcmp(what, "threadless")) threadless();
