@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -42,6 +43,9 @@ those of the rounds until then.`,
 		Example: "  scuda bench\n  scuda bench --server gpu1:14833 --rounds 3 --json > result.json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.rounds < 1 || o.conns < 1 {
+				return usage(errors.New("--rounds and --connections have to be 1 at least"))
+			}
 			r, err := o.measure(cmd.Context(), cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -103,7 +107,7 @@ func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult
 	r := &benchResult{Server: o.address, Rounds: o.rounds, Connections: o.conns}
 	began := time.Now()
 	var n, m, t []map[string]float64
-	for i := range max(o.rounds, 1) {
+	for i := range o.rounds {
 		fmt.Fprintf(log, "round %d of %d%s\n", i+1, o.rounds, perf.Left(time.Since(began), i, o.rounds))
 		if !o.remoteOnly {
 			v, _, err := runBench(ctx, native, program)

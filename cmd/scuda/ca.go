@@ -59,7 +59,7 @@ func newCA() *cobra.Command {
 		Short: "Make a certificate and its key: for the client NAME, or with --server for the server NAME",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage(fmt.Errorf("one NAME, not %q", args))
+				return usage(fmt.Errorf("one NAME, not %q: scuda ca issue NAME", args))
 			}
 			return nil
 		},

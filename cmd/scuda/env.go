@@ -31,6 +31,9 @@ Jupyter kernel or VS Code. No token is printed; programs read the remembered one
 		SuggestFor: []string{"export", "activate", "shell"},
 		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !slices.Contains(choices["for"], of) {
+				return usage(fmt.Errorf("--for %s: %s", of, strings.Join(choices["for"], ", ")))
+			}
 			before := os.Environ()
 			env, err := clientEnv(before, address, tokenFile)
 			if err != nil {
@@ -78,8 +81,6 @@ func printEnv(out io.Writer, of, address string, names []string, values map[stri
 		return writeJSON(out, map[string]any{"terminal.integrated.env.linux": values})
 	case "dockerfile":
 		return printDockerfile(out, address)
-	default:
-		return usage(fmt.Errorf("--for %s: %s", of, strings.Join(choices["for"], ", ")))
 	}
 	return nil
 }

@@ -169,7 +169,12 @@ func newNear() *cobra.Command {
 		Use:    near,
 		Short:  "Carry the connections of a program (started by scuda run --on)",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage(errors.New("scuda run --on starts this"))
+			}
+			return nil
+		},
 		RunE: func(_ *cobra.Command, args []string) error {
 			talk, program := os.NewFile(3, "program"), os.NewFile(4, "pidfd")
 			if generations, _ := strconv.Atoi(args[0]); generations > 1 {

@@ -91,9 +91,31 @@ and then:                         scuda run -- python3 train.py
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
 	root.AddCommand(newVersion(), newUpgrade(), newWorker(), newSpawner(), newMan(), newBundle(), newNear(), newFar())
 	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
+	strict(root)
 	complete(root)
 	fitHelp(root)
 	return root
+}
+
+// strict lets cobra's own commands treat a word that they do not know as ours do.
+func strict(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(cmd *cobra.Command, args []string) error {
+				if of, rest, err := cmd.Root().Find(args); err != nil || len(rest) > 0 {
+					return unknown(of, rest[0])
+				}
+				return nil
+			}
+		case "completion":
+			cmd.Args, cmd.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			for _, shell := range cmd.Commands() {
+				shell.Args = noArgs
+			}
+		}
+	}
 }
 
 // isAddress says whether a word can only be a server's address: HOST:PORT, an IP address, or a name with a dot.
