@@ -63,6 +63,12 @@ func TestLogin(t *testing.T) {
 	says(start(t, env, scuda, "login", "--token-file", other, "--name", "other", s2.addr), 0)
 	says(start(t, append(env, "SCUDA_TOKEN=correct horse"), scuda, "info"), 4,
 		"refused the token of SCUDA_TOKEN, which is that of the server horse: wrong token")
+	p = start(t, env, scuda, "login", "--json", s2.addr)
+	says(p, 0, `"name": "other"`, `"used": true`, `"credential": "token"`, `"gpus": "1 GPU (`, `"server_version": "`,
+		`"file": "`+file+`"`)
+	if strings.Contains(p.out.String(), "another horse") {
+		t.Errorf("it prints the token:\n%s", p.out)
+	}
 	says(start(t, env, scuda, "use", "horse"), 0)
 	says(start(t, env, scuda, "run", "--", program("init")), 0, "cuInit = 0")
 	says(start(t, env, scuda, "logout"), 0, "forgot horse")

@@ -16,7 +16,17 @@ import (
 // loginOptions are the options of `scuda login`.
 type loginOptions struct {
 	name, tokenFile, cert, key, ca, fingerprint string
-	insecure                                    bool
+	insecure, asJSON                            bool
+}
+
+// loginFacts are what `scuda login` tells.
+type loginFacts struct {
+	savedFacts
+	Tenant  string `json:"tenant,omitempty"`
+	Profile string `json:"profile,omitempty"` // what our sessions may do there
+	GPUs    string `json:"gpus"`
+	Version string `json:"server_version"`
+	File    string `json:"file"` // that remembers it
 }
 
 func newLogin() *cobra.Command {
@@ -29,7 +39,15 @@ wants a token and none is configured, the token is asked for and not shown. The 
 is shown: it must be the one that the server printed when it started.
 
 What is remembered lies in the file servers of the settings' folder, which nobody else may read. The client's
-libraries read it as well.`,
+libraries read it as well.
+
+--json prints, when the server is remembered:
+` + savedHelp + `
+  tenant          who we are there, where the server tells tenants apart
+  profile         what our sessions may do there beside using GPUs
+  gpus            what the server has
+  server_version  its release
+  file            the file that remembers it`,
 		Example: `  scuda login gpu1.example.org
   scuda login gpu1 --token-file token              # or - for standard input
   scuda login gpu1 --ca ca.crt --cert alice.crt    # the key lies beside as alice.key`,
@@ -53,6 +71,7 @@ libraries read it as well.`,
 	f.StringVar(&o.ca, "ca", "", "`FILE` with the authorities that the server's certificate must be of")
 	f.StringVar(&o.fingerprint, "fingerprint", "", "the server must have this `FINGERPRINT` (sha256:…); nobody is asked")
 	f.BoolVar(&o.insecure, "insecure", false, "use a server on another machine without TLS")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON; questions are asked all the same")
 	return cmd
 }
 
@@ -88,15 +107,22 @@ func (o *loginOptions) run(ctx context.Context, who people, word string) error {
 	if err != nil {
 		return err
 	}
+	if o.asJSON {
+		list, err := allFacts([]config.Saved{*s})
+		if err != nil {
+			return err
+		}
+		return writeJSON(who.out, loginFacts{
+			savedFacts: list[0], Tenant: w.Tenant, Profile: w.Profile, GPUs: devices(w), Version: w.Version, File: file,
+		})
+	}
 	fmt.Fprintf(who.out, "%s answers, %s", s.Address, devices(w))
 	if w.Tenant != "" {
 		fmt.Fprintf(who.out, ", as tenant %s", w.Tenant)
 	}
 	fmt.Fprintf(who.out, "; %s\nremembered in %s as %s (credential: %s); run programs with: scuda run -- PROGRAM\n",
 		m.safety, file, s.Name, s.Credential())
-	if now, source, err := config.Server(); err == nil && now != s.Address {
-		fmt.Fprintf(who.out, "note: %s says %s, and goes before the file\n", source, now)
-	}
+	noteOther(who.out, s.Address, "the file")
 	return nil
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -19,11 +20,50 @@ type savedFacts struct {
 	Safety     string `json:"safety"`     // how it has to prove itself: a fingerprint, plain, an authority's file, or -
 }
 
+// savedHelp explains what --json prints of a remembered server.
+const savedHelp = `
+  name        what the server is called here
+  server      HOST:PORT
+  used        whether programs use it, as everything is configured now
+  credential  token, certificate, both or none; never the token itself
+  safety      how the server has to prove itself: a fingerprint, plain (not at all), the file of an authority, or -`
+
+// allFacts are what is remembered of servers.
+func allFacts(servers []config.Saved) ([]savedFacts, error) {
+	now, _, err := config.Server()
+	if err != nil {
+		return nil, err
+	}
+	list := []savedFacts{}
+	for _, s := range servers {
+		known, err := config.Known(s.Address)
+		switch {
+		case err != nil:
+			return nil, err
+		case known != "":
+		case s.CA != "":
+			known = s.CA
+		default:
+			known = "-"
+		}
+		list = append(list, savedFacts{s.Name, s.Address, s.Address == now, s.Credential(), known})
+	}
+	return list, nil
+}
+
+// noteOther says that the environment names another server than the one that was chosen.
+func noteOther(w io.Writer, address, what string) {
+	if now, source, err := config.Server(); err == nil && now != address {
+		fmt.Fprintf(w, "note: %s says %s, and goes before %s\n", source, now, what)
+	}
+}
+
 func newServers() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:        "servers",
 		Short:      "List the remembered servers",
+		Long:       "List the remembered servers. --json prints a list, and of each server:\n" + savedHelp,
 		Args:       noArgs,
 		SuggestFor: []string{"list", "ls", "hosts", "contexts"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,32 +107,20 @@ func remembered() (list []savedFacts, source string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	now, source, err := config.Server()
-	if err != nil {
+	if _, source, err = config.Server(); err != nil {
 		return nil, "", err
 	}
-	list = []savedFacts{}
-	for _, s := range servers {
-		known, err := config.Known(s.Address)
-		if err != nil {
-			return nil, "", err
-		}
-		switch {
-		case known != "":
-		case s.CA != "":
-			known = s.CA
-		default:
-			known = "-"
-		}
-		list = append(list, savedFacts{s.Name, s.Address, s.Address == now, s.Credential(), known})
-	}
-	return list, source, nil
+	list, err = allFacts(servers)
+	return list, source, err
 }
 
 func newUse() *cobra.Command {
-	return &cobra.Command{
-		Use:        "use NAME",
-		Short:      "Let programs use another remembered server from now on",
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "use NAME",
+		Short: "Let programs use another remembered server from now on",
+		Long: "Let programs use another remembered server from now on. --json prints what is remembered of it:\n" +
+			savedHelp,
 		SuggestFor: []string{"switch", "select"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -111,22 +139,31 @@ func newUse() *cobra.Command {
 			if err := config.SetServer(s.Address); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "programs use %s, %s\n", s.Name, s.Address)
-			if now, source, err := config.Server(); err == nil && now != s.Address {
-				fmt.Fprintf(cmd.OutOrStdout(), "note: %s says %s, and goes before it\n", source, now)
+			out := cmd.OutOrStdout()
+			if asJSON {
+				f, err := allFacts([]config.Saved{*s})
+				if err != nil {
+					return err
+				}
+				return writeJSON(out, f[0])
 			}
+			fmt.Fprintf(out, "programs use %s, %s\n", s.Name, s.Address)
+			noteOther(out, s.Address, "it")
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
 }
 
 func newLogout() *cobra.Command {
-	var all bool
+	var all, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "logout [NAME]",
 		Short: "Forget a server and the credential for it",
 		Long: `Forget a server, without NAME the one that is used, and its credential. Its fingerprint stays known, so that
-another server in its place is noticed.`,
+another server in its place is noticed. --json prints a list of what was forgotten, and of each server as it was:
+` + savedHelp,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 || len(args) == 1 && all {
 				return usage(errors.New("one NAME at most, or --all; scuda servers lists them"))
@@ -156,15 +193,27 @@ another server in its place is noticed.`,
 				}
 				list = []config.Saved{*s}
 			}
+			var forgotten []savedFacts
+			if asJSON {
+				if forgotten, err = allFacts(list); err != nil {
+					return err
+				}
+			}
 			for _, s := range list {
 				if err := config.Forget(&s); err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "forgot %s, %s\n", s.Name, s.Address)
+				if !asJSON {
+					fmt.Fprintf(cmd.OutOrStdout(), "forgot %s, %s\n", s.Name, s.Address)
+				}
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), forgotten)
 			}
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&all, "all", false, "forget all servers")
 	return cmd
 }

@@ -15,6 +15,14 @@ import (
 	"scuda.dev/scuda/transport/certificate"
 )
 
+// tokenFacts are what `scuda token create` tells.
+type tokenFacts struct {
+	Token  string `json:"token,omitempty"` // where no file has it
+	File   string `json:"file,omitempty"`
+	Tenant string `json:"tenant,omitempty"`
+	Line   string `json:"tenants_line,omitempty"`
+}
+
 func newToken() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
@@ -23,11 +31,19 @@ func newToken() *cobra.Command {
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var out, tenant string
+	var asJSON bool
 	create := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token that nobody guesses",
 		Long: `Make a token of 256 random bits, and print it or write it to a file that nobody else can read. With --tenant
-the line for the server's tenants file is printed on standard error, which does not have the token itself.`,
+the line for the server's tenants file is printed on standard error, which does not have the token itself.
+
+--json prints on standard output:
+
+  token         the token, without --output
+  file          the file that has it, with --output; then the token is not printed
+  tenant        the tenant's name, with --tenant
+  tenants_line  the line for the server's tenants file, with --tenant`,
 		Example: "  scuda token create -o /etc/scuda/token\n  scuda token create --tenant alice -o alice.token 2>> tenants",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -36,23 +52,36 @@ the line for the server's tenants file is printed on standard error, which does 
 					return usage(err)
 				}
 			}
+			f := tokenFacts{Tenant: tenant}
 			token := newSecret()
 			if out == "" {
-				fmt.Fprintln(cmd.OutOrStdout(), token)
+				f.Token = token
 			} else if err := writeSecret(out, token); errors.Is(err, fs.ErrExist) {
 				return fmt.Errorf("%s is there already, and stays as it is", out)
 			} else if err != nil {
 				return err
+			} else if f.File, err = filepath.Abs(out); err != nil {
+				return err
 			}
 			if tenant != "" {
 				sum := sha256.Sum256([]byte(token))
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s token-sha256=%s\n", tenant, hex.EncodeToString(sum[:]))
+				f.Line = fmt.Sprintf("%s token-sha256=%s", tenant, hex.EncodeToString(sum[:]))
+			}
+			switch {
+			case asJSON:
+				return writeJSON(cmd.OutOrStdout(), f)
+			case f.Token != "":
+				fmt.Fprintln(cmd.OutOrStdout(), f.Token)
+			}
+			if f.Line != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), f.Line)
 			}
 			return nil
 		},
 	}
 	create.Flags().StringVarP(&out, "output", "o", "", "write it to this `FILE`, which must not be there yet")
 	create.Flags().StringVar(&tenant, "tenant", "", "print the line of the tenant `NAME` as well")
+	create.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.AddCommand(create)
 	return cmd
 }
