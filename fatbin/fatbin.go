@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Errors.
@@ -268,23 +269,44 @@ func looksLikePTX(b []byte) bool {
 
 // ptxArch reads the architecture from the text's ".target sm_90a" line.
 func ptxArch(b []byte) uint32 {
+	arch, _ := ptxTarget(b)
+	return arch
+}
+
+// ptxTarget reads the architecture and the letter behind it, 90 and 'a' for ".target sm_90a"; 0 where there is none.
+func ptxTarget(b []byte) (arch uint32, letter byte) {
 	i := bytes.Index(b, []byte(".target"))
 	if i < 0 {
-		return 0
+		return 0, 0
 	}
 	line := b[i:min(len(b), i+256)]
 	_, after, ok := bytes.Cut(line, []byte("sm_"))
 	if !ok {
-		return 0
+		return 0, 0
 	}
-	var n uint32
 	for _, c := range after {
-		if c < '0' || c > '9' || n > 9999 {
+		if c < '0' || c > '9' || arch > 9999 {
+			if c == 'a' || c == 'f' {
+				letter = c
+			}
 			break
 		}
-		n = n*10 + uint32(c-'0')
+		arch = arch*10 + uint32(c-'0')
 	}
-	return n
+	return arch, letter
+}
+
+// runsOn says whether a PTX text may be translated for arch: for its own and all later ones, with an "a" behind the
+// target for its own alone, with an "f" for those of its family.
+func runsOn(text []byte, arch uint32) bool {
+	target, letter := ptxTarget(text)
+	switch letter {
+	case 'a':
+		return target == arch
+	case 'f':
+		return target <= arch && target/10 == arch/10
+	}
+	return target <= arch
 }
 
 // Compressed says whether [Member.Data] has to decompress.
@@ -296,17 +318,20 @@ func (m *Member) Major() uint32 { return m.Arch / 10 }
 // Minor is the last digit of the architecture.
 func (m *Member) Minor() uint32 { return m.Arch % 10 }
 
-// PTX gives the text of the PTX member with the highest architecture that does not exceed arch (90 for 9.0).
+// PTX gives the text of the PTX member with the highest architecture that a GPU of arch (90 for 9.0) can run.
 func (img *Image) PTX(arch uint32) ([]byte, error) {
-	var best *Member
+	var candidates []*Member
 	for i := range img.Members {
-		m := &img.Members[i]
-		if m.Kind == PTX && m.Arch <= arch && (best == nil || m.Arch > best.Arch) {
-			best = m
+		if m := &img.Members[i]; m.Kind == PTX && m.Arch <= arch {
+			candidates = append(candidates, m)
 		}
 	}
-	if best == nil {
-		return nil, fmt.Errorf("%w: no PTX for sm_%d or older", ErrNoMatch, arch)
+	slices.SortStableFunc(candidates, func(a, b *Member) int { return cmp.Compare(b.Arch, a.Arch) })
+	for _, m := range candidates {
+		text, err := m.Data()
+		if err != nil || runsOn(text, arch) {
+			return text, err
+		}
 	}
-	return best.Data()
+	return nil, fmt.Errorf("%w: no PTX for sm_%d or older", ErrNoMatch, arch)
 }

@@ -99,6 +99,26 @@ func TestParseNvccFatbins(t *testing.T) {
 	}
 }
 
+// TestPTXTargets: the newest text that a GPU can run, which a letter behind the target may forbid.
+func TestPTXTargets(t *testing.T) {
+	member := func(target string, arch uint32) Member {
+		text := []byte(".version 8.0\n.target " + target + "\n")
+		return Member{Kind: PTX, Arch: arch, Size: uint64(len(text)), Payload: text}
+	}
+	img := &Image{Format: FormatFatbin, Members: []Member{member("sm_80", 80), member("sm_90a", 90),
+		member("sm_100f", 100), member("sm_90", 90), member("texmode_independent, sm_52", 52)}}
+	for arch, want := range map[uint32]string{50: "", 75: "sm_52", 80: "sm_80", 89: "sm_80", 90: "sm_90a", 100: "sm_100f",
+		103: "sm_100f", 120: "sm_90\n"} {
+		text, err := img.PTX(arch)
+		if want == "" && errors.Is(err, ErrNoMatch) {
+			continue
+		}
+		if err != nil || !bytes.Contains(text, []byte(want)) {
+			t.Errorf("%d: %q %v, want %s", arch, text, err, want)
+		}
+	}
+}
+
 func cubin(t testing.TB, arch uint32) []byte {
 	img, err := Parse(read(t, "kernels.fatbin"))
 	if err != nil {

@@ -55,6 +55,7 @@ func (g *GPU) start(c *cudaContext) {
 	c.peers = map[*cudaContext]bool{}
 	c.limits = map[cuda.CUlimit]uint64{}
 	maps.Copy(c.limits, defaultLimits)
+	c.limits[cuda.CU_LIMIT_SHMEM_SIZE] = uint64(g.capability.sharedPerBlock)
 	c.legacy = g.newStream(c, 0, 0)
 	delete(c.streams, c.legacy)
 	g.contexts[c] = struct{}{}

@@ -168,6 +168,9 @@ func (g *GPU) attribute(attr cuda.CUdevice_attribute) (int32, bool) {
 	if v, special := presets[g.cfg.Preset].attributes[attr]; special {
 		return v, true
 	}
+	if v, known := g.capability.attribute(attr); known {
+		return v, true
+	}
 	v, known := attributes[attr]
 	return v, known
 }
@@ -181,7 +184,7 @@ func (g *GPU) CuDeviceTotalMem_v2(bytes *uint64, dev cuda.CUdevice) cuda.CUresul
 
 func (g *GPU) CuDeviceComputeCapability(major, minor *int32, dev cuda.CUdevice) cuda.CUresult {
 	return g.readDevice(dev, major == nil || minor == nil, func(*device) {
-		*major, *minor = computeCapability/10, computeCapability%10
+		*major, *minor = int32(g.capability.arch/10), int32(g.capability.arch%10)
 	})
 }
 

@@ -19,6 +19,7 @@ func TestSpec(t *testing.T) {
 		{"4,memory=2GiB,preset=small", Config{Devices: 4, MemoryBytes: 2 << 30, Preset: "small",
 			Name: "scuda simulated small GPU"}},
 		{"driver=12020", Config{Devices: 1, Driver: 12020}},
+		{"cc=12.0", Config{Devices: 1, Capability: 120}},
 		{"preset=small", Config{Devices: 1, MemoryBytes: 256 << 20, Preset: "small", Name: "scuda simulated small GPU"}},
 		{"2, name=mine, kernel-time=1500ms,kernel-instructions=1000",
 			Config{Devices: 2, Name: "mine", KernelTime: 1500 * time.Millisecond, KernelInstructions: 1000}},
@@ -43,6 +44,9 @@ func TestSpec(t *testing.T) {
 		if c.want.Driver == 0 {
 			c.want.Driver = 13000
 		}
+		if c.want.Capability == 0 {
+			c.want.Capability = 90
+		}
 		got.Log, got.Stdout, got.Stderr = nil, nil, nil
 		if got != c.want {
 			t.Errorf("%q: %+v, not %+v", c.spec, got, c.want)
@@ -53,8 +57,9 @@ func TestSpec(t *testing.T) {
 		"memory=big":   "a size like",
 		"memory=-1GiB": "a size like", "memory=2000TiB": "a size like", "preset=h100": "h200 or small",
 		"colour=red": "no such setting", "driver=9000": "choose 11040", "driver=12.2": "invalid syntax",
-		"kernel-time=-1s": "above zero",
-		"kernel-time=5":   "missing unit", "fault-alloc=0": "begins with 1", "hold=cuMemFrei": "no function",
+		"kernel-time=-1s": "above zero", "cc=9": "choose one of 7.5, 8.0", "cc=9.9": "choose one of",
+		"cc=x.y": "choose one of", "cc=1.20": "choose one of", "cc=8.10": "choose one of",
+		"kernel-time=5": "missing unit", "fault-alloc=0": "begins with 1", "hold=cuMemFrei": "no function",
 		"fault-lost=x": "invalid syntax", "kernel-instructions=-3": "invalid syntax",
 	} {
 		if _, err := ParseSpec(Config{}, spec); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {

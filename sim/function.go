@@ -38,17 +38,11 @@ func (f *function) required() [3]uint32 {
 }
 
 const (
-	maxThreadsPerBlock  = 1024
-	sharedPerBlock      = 48 << 10
-	sharedPerBlockOptIn = 232448
-	sharedPerSM         = 233472
-	sharedReserved      = 1024 // of every block, taken by the system
-	registersPerSM      = 65536
-	threadsPerSM        = 2048
-	blocksPerSM         = 32
-	multiprocessors     = 132
-	warpSize            = 32
-	computeCapability   = 90
+	maxThreadsPerBlock = 1024
+	sharedPerBlock     = 48 << 10
+	registersPerSM     = 65536
+	multiprocessors    = 132
+	warpSize           = 32
 )
 
 func newFuncAttrs(e *ptx.Entry) *funcAttrs {
@@ -87,7 +81,7 @@ func target(m *ptx.Module) int32 {
 	return int32(n)
 }
 
-func (a *funcAttrs) get(e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cuda.CUresult) {
+func (a *funcAttrs) get(l *capability, e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cuda.CUresult) {
 	var v int32
 	switch attr {
 	case cuda.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -107,7 +101,7 @@ func (a *funcAttrs) get(e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cu
 	case cuda.CU_FUNC_ATTRIBUTE_PTX_VERSION:
 		v = target(e.Module())
 	case cuda.CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-		v = computeCapability
+		v = int32(l.arch)
 	case cuda.CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
 	case cuda.CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
 		if e.ClusterDim != [3]uint32{} {
@@ -133,10 +127,10 @@ func (a *funcAttrs) get(e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cu
 	return v, ok
 }
 
-func (a *funcAttrs) set(e *ptx.Entry, attr cuda.CUfunction_attribute, v int32) cuda.CUresult {
+func (a *funcAttrs) set(l *capability, e *ptx.Entry, attr cuda.CUfunction_attribute, v int32) cuda.CUresult {
 	switch attr {
 	case cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-		if v < 0 || int(v)+e.SharedSize > sharedPerBlockOptIn {
+		if v < 0 || int(v)+e.SharedSize > int(l.sharedPerBlock) {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		a.maxDynamic = v
@@ -176,14 +170,14 @@ func (g *GPU) withFunction(h cuda.CUfunction, use func(*function) cuda.CUresult)
 }
 
 func (g *GPU) CuFuncGetAttribute(v *int32, attr cuda.CUfunction_attribute, h cuda.CUfunction) cuda.CUresult {
-	return g.withFunction(h, func(f *function) cuda.CUresult { return give(v, f.attrs, f.entry, attr) })
+	return g.withFunction(h, func(f *function) cuda.CUresult { return give(v, g.capability, f.attrs, f.entry, attr) })
 }
 
-func give(v *int32, a *funcAttrs, e *ptx.Entry, attr cuda.CUfunction_attribute) cuda.CUresult {
+func give(v *int32, l *capability, a *funcAttrs, e *ptx.Entry, attr cuda.CUfunction_attribute) cuda.CUresult {
 	if v == nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	got, r := a.get(e, attr)
+	got, r := a.get(l, e, attr)
 	if r == ok {
 		*v = got
 	}
@@ -191,17 +185,21 @@ func give(v *int32, a *funcAttrs, e *ptx.Entry, attr cuda.CUfunction_attribute) 
 }
 
 func (g *GPU) CuFuncSetAttribute(h cuda.CUfunction, attr cuda.CUfunction_attribute, v int32) cuda.CUresult {
-	return g.withFunction(h, func(f *function) cuda.CUresult { return f.attrs.set(f.entry, attr, v) })
+	return g.withFunction(h, func(f *function) cuda.CUresult { return f.attrs.set(g.capability, f.entry, attr, v) })
 }
 
 func (g *GPU) CuKernelGetAttribute(v *int32, attr cuda.CUfunction_attribute, h cuda.CUkernel,
 	dev cuda.CUdevice) cuda.CUresult {
-	return g.withKernel(h, dev, func(k *kernel, a *funcAttrs) cuda.CUresult { return give(v, a, k.entry, attr) })
+	return g.withKernel(h, dev, func(k *kernel, a *funcAttrs) cuda.CUresult {
+		return give(v, g.capability, a, k.entry, attr)
+	})
 }
 
 func (g *GPU) CuKernelSetAttribute(attr cuda.CUfunction_attribute, v int32, h cuda.CUkernel,
 	dev cuda.CUdevice) cuda.CUresult {
-	return g.withKernel(h, dev, func(k *kernel, a *funcAttrs) cuda.CUresult { return a.set(k.entry, attr, v) })
+	return g.withKernel(h, dev, func(k *kernel, a *funcAttrs) cuda.CUresult {
+		return a.set(g.capability, k.entry, attr, v)
+	})
 }
 
 func (g *GPU) CuKernelSetCacheConfig(h cuda.CUkernel, config cuda.CUfunc_cache, dev cuda.CUdevice) cuda.CUresult {

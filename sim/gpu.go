@@ -40,6 +40,7 @@ type Config struct {
 	MemoryBytes uint64       // memory of each GPU; default the smaller of 8 GiB and half of the machine's memory
 	Name        string       // device name, default the preset's
 	Driver      int          // CUDA version that the driver says it is of, such as 12020; default 13000
+	Capability  uint32       // compute capability times ten, default 90, an H200's; see capability
 	Preset      string       // "h200" or "small"; default an H200 in all but its name and its memory
 	Log         *slog.Logger // default slog.Default()
 	Stdout      io.Writer    // where kernels' printf goes, default os.Stdout
@@ -91,6 +92,13 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%w: driver %d; choose %d (CUDA %d.%d) to %d", ErrConfig, c.Driver, oldestDriver,
 			oldestDriver/1000, oldestDriver%1000/10, newestDriver)
 	}
+	if c.Capability == 0 {
+		c.Capability = defaultCapability
+	}
+	if capabilityOf(c.Capability) == nil {
+		return c, fmt.Errorf("%w: compute capability %d.%d; choose one of %s", ErrConfig, c.Capability/10, c.Capability%10,
+			capabilities())
+	}
 	if c.MemoryBytes == 0 {
 		c.MemoryBytes = kind.memory
 		var info unix.Sysinfo_t
@@ -122,18 +130,19 @@ func (c Config) withDefaults() (Config, error) {
 type GPU struct {
 	cuda.Unimplemented
 
-	cfg      Config
-	log      *slog.Logger
-	devices  []*device
-	mem      memory
-	arrays   sync.Map // CUarray → *array
-	textures sync.Map // handle → *texture
-	strings  stringArena
-	vmm      virtualMemory
-	work     scheduler
-	graphs   graphs
-	kernels  atomic.Uint64 // that began
-	seat     *board.Seat
+	cfg        Config
+	log        *slog.Logger
+	capability *capability
+	devices    []*device
+	mem        memory
+	arrays     sync.Map // CUarray → *array
+	textures   sync.Map // handle → *texture
+	strings    stringArena
+	vmm        virtualMemory
+	work       scheduler
+	graphs     graphs
+	kernels    atomic.Uint64 // that began
+	seat       *board.Seat
 
 	mu           sync.Mutex
 	initialised  bool
@@ -158,7 +167,7 @@ func Open(cfg Config) (*GPU, error) {
 		return nil, err
 	}
 	g := &GPU{
-		cfg: cfg, log: cfg.Log,
+		cfg: cfg, log: cfg.Log, capability: capabilityOf(cfg.Capability),
 		threads:  map[int]*thread{},
 		contexts: map[*cudaContext]struct{}{},
 		captures: map[*capture]struct{}{}, lent: lending{cfg.Exchange, map[int]Name{}},

@@ -59,6 +59,8 @@ func open(t *testing.T, cfg Config) *machine {
 	return m
 }
 
+func textLog(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
 func (m *machine) must(r cuda.CUresult) {
 	m.t.Helper()
 	if r != ok {

@@ -73,12 +73,12 @@ func arguments(e *ptx.Entry, kernelParams, extra pointer) ([]byte, cuda.CUresult
 
 // check says what the driver says of a launch before anything runs.
 func (l *launch) check() cuda.CUresult {
-	e, a := l.fn.entry, l.fn.attrs
-	limits := [...]struct{ n, most uint32 }{
+	e, a, gpu := l.fn.entry, l.fn.attrs, l.fn.mod.ctx.gpu
+	dims := [...]struct{ n, most uint32 }{
 		{l.grid[0], 1<<31 - 1}, {l.grid[1], 65535}, {l.grid[2], 65535},
 		{l.block[0], 1024}, {l.block[1], 1024}, {l.block[2], 64},
 	}
-	for _, d := range limits {
+	for _, d := range dims {
 		if d.n == 0 || d.n > d.most {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
@@ -90,7 +90,7 @@ func (l *launch) check() cuda.CUresult {
 	if req := e.ReqThreads; req[0] != 0 && l.block != [3]uint32{req[0], max(req[1], 1), max(req[2], 1)} {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if int(threads) > maxThreads(e) || e.SharedSize+int(l.shared) > sharedPerBlockOptIn {
+	if int(threads) > maxThreads(e) || e.SharedSize+int(l.shared) > int(gpu.capability.sharedPerBlock) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if r := l.checkCluster(); r != ok {
@@ -98,7 +98,7 @@ func (l *launch) check() cuda.CUresult {
 	}
 	if l.cooperative {
 		blocks := uint64(l.grid[0]) * uint64(l.grid[1]) * uint64(l.grid[2])
-		if blocks > uint64(occupancy(e, int(threads), uint64(l.shared)))*uint64(l.fn.mod.ctx.gpu.sms()) {
+		if blocks > uint64(gpu.capability.occupancy(e, int(threads), uint64(l.shared)))*uint64(gpu.sms()) {
 			return cuda.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
 		}
 	}
@@ -111,6 +111,9 @@ func (l *launch) checkCluster() cuda.CUresult {
 	dim := l.clusters()
 	if dim == [3]uint32{} {
 		return ok
+	}
+	if !l.fn.mod.ctx.gpu.capability.clusters {
+		return cuda.CUDA_ERROR_NOT_SUPPORTED
 	}
 	if required != [3]uint32{} && dim != required {
 		return cuda.CUDA_ERROR_INVALID_CLUSTER_SIZE

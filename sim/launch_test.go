@@ -99,7 +99,7 @@ func TestLaunchChecks(t *testing.T) {
 	m.must(m.CuFuncSetAttribute(f, cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100000))
 	m.must(m.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 100000, 0, args, nil))
 	m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.CuFuncSetAttribute(f, cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-		sharedPerBlockOptIn+1))
+		m.capability.sharedPerBlock+1))
 	m.want(cuda.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE,
 		m.CuLaunchCooperativeKernel(f, 1<<20, 1, 1, 128, 1, 1, 0, 0, args))
 	m.must(m.CuCtxSynchronize())
@@ -384,7 +384,7 @@ func TestOccupancy(t *testing.T) {
 	}
 	var size uint64
 	m.must(m.CuOccupancyAvailableDynamicSMemPerBlock(&size, f, 2, 256))
-	if size != sharedPerSM/2-sharedReserved {
+	if l := m.capability; size != uint64(l.sharedPerSM/2-l.sharedReserved) {
 		t.Errorf("%d bytes for each of two blocks", size)
 	}
 }

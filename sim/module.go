@@ -53,12 +53,12 @@ func (g *GPU) program(image pointer, l jitLog) (*ptx.Module, cuda.CUresult) {
 }
 
 func (g *GPU) compile(img *fatbin.Image, l jitLog) (*ptx.Module, cuda.CUresult) {
-	text, err := img.PTX(computeCapability)
+	text, err := img.PTX(g.capability.arch)
 	switch {
 	case err != nil && img.Format == fatbin.FormatPTX && img.Members[0].Arch > newestArch:
-		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_PTX, noPTX(img))
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_PTX, noPTX(img, g.capability.arch))
 	case errors.Is(err, fatbin.ErrNoMatch):
-		return nil, l.refuse(g.log, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, noPTX(img))
+		return nil, l.refuse(g.log, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, noPTX(img, g.capability.arch))
 	case err != nil:
 		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_IMAGE, err)
 	}

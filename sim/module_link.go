@@ -109,9 +109,9 @@ func (g *GPU) CuLinkAddData_v2(h cuda.CUlinkState, kind cuda.CUjitInputType, dat
 	if err != nil {
 		return l.failed(cuda.CUDA_ERROR_INVALID_IMAGE, err)
 	}
-	text, err := img.PTX(computeCapability)
+	text, err := img.PTX(g.capability.arch)
 	if err != nil {
-		return l.failed(cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, noPTX(img))
+		return l.failed(cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, noPTX(img, g.capability.arch))
 	}
 	text = bytes.TrimRight(text, "\x00")
 	if !externFunc.Match(text) { // else it can only be judged with the others

@@ -63,11 +63,15 @@ func (l jitLog) refuse(log *slog.Logger, r cuda.CUresult, why error) cuda.CUresu
 	return r
 }
 
-// noPTX explains why none of an image's members can run here.
-func noPTX(img *fatbin.Image) error {
+// noPTX explains why none of an image's members can run on a GPU of this architecture.
+func noPTX(img *fatbin.Image, arch uint32) error {
 	arches := map[fatbin.Kind][]uint32{}
 	for i := range img.Members {
 		m := &img.Members[i]
+		if m.Kind == fatbin.PTX && m.Arch <= arch {
+			return fmt.Errorf("the simulated GPU is sm_%d; this image has PTX for sm_%d alone, as the letter behind its target "+
+				"says", arch, m.Arch)
+		}
 		arches[m.Kind] = append(arches[m.Kind], m.Arch)
 	}
 	list := func(kind fatbin.Kind) string {
@@ -79,11 +83,11 @@ func noPTX(img *fatbin.Image) error {
 	}
 	switch {
 	case len(arches[fatbin.PTX]) > 0:
-		return fmt.Errorf("the simulated GPU runs PTX for sm_%d and older; this image has PTX for %s only", computeCapability,
+		return fmt.Errorf("the simulated GPU runs PTX for sm_%d and older; this image has PTX for %s only", arch,
 			list(fatbin.PTX))
 	case len(arches[fatbin.ELF]) > 0:
 		return fmt.Errorf("the simulated GPU runs PTX; this image has machine code for %s only: build it with PTX for sm_%d "+
-			"or older", list(fatbin.ELF), computeCapability)
+			"or older", list(fatbin.ELF), arch)
 	}
 	return errors.New("the simulated GPU runs PTX; this image has none")
 }

@@ -12,14 +12,15 @@ func OpenNVML(cfg Config) (*smi.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind := presets[cfg.Preset]
+	kind, cc := presets[cfg.Preset], capabilityOf(cfg.Capability)
 	c := smi.Config{DriverVersion: "580.00", CUDAVersion: int32(cfg.Driver), Board: cfg.Board}
 	for i := range cfg.Devices {
 		d := &device{ordinal: i}
 		_, bus, slot := d.pciAddress()
 		c.Devices = append(c.Devices, smi.Device{
 			Name: cfg.Name, UUID: deviceUUID(cfg.Name, i), Bus: uint32(bus), Slot: uint32(slot), Memory: cfg.MemoryBytes,
-			Major: computeCapability / 10, Minor: computeCapability % 10, SMs: uint32(kind.sms),
+			Major: int32(cc.arch / 10), Minor: int32(cc.arch % 10), SMs: uint32(kind.sms),
+			Cores: cc.cores, Architecture: cc.generation,
 			BusWidth:  uint32(kind.attribute(cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)),
 			IdlePower: kind.idlePower, LeastLimit: kind.leastLimit, PowerLimit: kind.powerLimit, Clock: clockKHz / 1000,
 			MemoryClock: uint32(kind.attribute(cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000),

@@ -11,17 +11,18 @@ const (
 )
 
 // occupancy is the number of blocks that a multiprocessor holds at a time.
-func occupancy(e *ptx.Entry, threads int, dynamic uint64) int {
+func (l *capability) occupancy(e *ptx.Entry, threads int, dynamic uint64) int {
 	if threads > maxThreads(e) {
 		return 0
 	}
 	warps := (threads + warpSize - 1) / warpSize
 	perWarp := int(roundUp(uint64(registers(e)*warpSize), registerUnit))
-	shared := roundUp(uint64(e.SharedSize)+dynamic+sharedReserved, sharedUnit)
-	if shared > sharedPerBlockOptIn+sharedReserved {
+	shared := roundUp(uint64(e.SharedSize)+dynamic+uint64(l.sharedReserved), sharedUnit)
+	if shared > uint64(l.sharedPerBlock+l.sharedReserved) {
 		return 0
 	}
-	return min(blocksPerSM, threadsPerSM/warpSize/warps, registersPerSM/perWarp/warps, int(sharedPerSM/shared))
+	return min(int(l.blocksPerSM), int(l.threadsPerSM)/warpSize/warps, registersPerSM/perWarp/warps,
+		int(uint64(l.sharedPerSM)/max(shared, 1)))
 }
 
 func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessor(n *int32, h cuda.CUfunction, block int32,
@@ -35,7 +36,7 @@ func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n *int32, h c
 		if n == nil || block <= 0 || flags&^uint32(cuda.CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) != 0 {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		*n = int32(occupancy(f.entry, int(block), dynamic))
+		*n = int32(g.capability.occupancy(f.entry, int(block), dynamic))
 		return ok
 	})
 }
@@ -43,11 +44,12 @@ func (g *GPU) CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n *int32, h c
 func (g *GPU) CuOccupancyAvailableDynamicSMemPerBlock(size *uint64, h cuda.CUfunction, blocks,
 	threads int32) cuda.CUresult {
 	return g.withFunction(h, func(f *function) cuda.CUresult {
-		if size == nil || blocks <= 0 || threads <= 0 || int(blocks) > occupancy(f.entry, int(threads), 0) {
+		if size == nil || blocks <= 0 || threads <= 0 || int(blocks) > g.capability.occupancy(f.entry, int(threads), 0) {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
-		each := uint64(sharedPerSM) / uint64(blocks) / sharedUnit * sharedUnit
-		*size = min(each-min(each, sharedReserved+uint64(f.entry.SharedSize)), sharedPerBlockOptIn-uint64(f.entry.SharedSize))
+		each := uint64(g.capability.sharedPerSM) / uint64(blocks) / sharedUnit * sharedUnit
+		*size = min(each-min(each, uint64(g.capability.sharedReserved)+uint64(f.entry.SharedSize)),
+			uint64(g.capability.sharedPerBlock)-uint64(f.entry.SharedSize))
 		return ok
 	})
 }
@@ -59,7 +61,7 @@ const smsPerCluster = 18
 // activeClusters is the number of clusters of so many blocks that run at a time.
 func (g *GPU) activeClusters(f *function, config *cuda.CUlaunchConfig, size uint64) uint64 {
 	threads := uint64(config.BlockDimX) * uint64(config.BlockDimY) * uint64(config.BlockDimZ)
-	each := uint64(occupancy(f.entry, int(threads), uint64(config.SharedMemBytes)))
+	each := uint64(g.capability.occupancy(f.entry, int(threads), uint64(config.SharedMemBytes)))
 	sms := uint64(g.sms())
 	return sms/smsPerCluster*(smsPerCluster*each/size) + sms%smsPerCluster*each/size
 }

@@ -5,7 +5,8 @@ import "scuda.dev/scuda/api/cuda"
 const clockKHz = 1980000
 
 // attributes are those of an H200 (api/facts/h200-attributes.txt), except that what the simulation does not do is 0:
-// tensor maps, sharing between processes, sparse arrays, direct access by other devices.
+// tensor maps, sharing between processes, sparse arrays, direct access by other devices. Those that follow from the
+// compute capability have their place in capability.
 var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:                         maxThreadsPerBlock,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:                               1024,
@@ -44,7 +45,6 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:                             3201000,
 	cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:                       6016,
 	cuda.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:                                 62914560,
-	cuda.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:                threadsPerSM,
 	cuda.CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:                            3,
 	cuda.CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:                            1,
 	cuda.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LAYERED_WIDTH:               32768,
@@ -80,13 +80,10 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH:                2097120,
 	cuda.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH:             32768,
 	cuda.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT:            32768,
-	cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:                      9,
-	cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:                      0,
 	cuda.CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH:             32768,
 	cuda.CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:                   1,
 	cuda.CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:                     1,
 	cuda.CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:                      1,
-	cuda.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:          sharedPerSM,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:              registersPerSM,
 	cuda.CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:                                1,
 	cuda.CU_DEVICE_ATTRIBUTE_MULTI_GPU_BOARD:                               0,
@@ -102,7 +99,6 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1:              0,
 	cuda.CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:                            1,
 	cuda.CU_DEVICE_ATTRIBUTE_COOPERATIVE_MULTI_DEVICE_LAUNCH:               0,
-	cuda.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:             sharedPerBlockOptIn,
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES:                       0,
 	cuda.CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:                       1,
 	cuda.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:  0,
@@ -111,12 +107,10 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:   1,
 	cuda.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED:            0,
 	cuda.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED:        0,
-	cuda.CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:                 blocksPerSM,
 	cuda.CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED:                 0,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE:                  39321600,
 	cuda.CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE:                 134217728,
 	cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:       0,
-	cuda.CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:              sharedReserved,
 	cuda.CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED:                   0,
 	cuda.CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED:             1,
 	cuda.CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED:          0,
@@ -125,13 +119,11 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:          0,
 	cuda.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:               0,
 	cuda.CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES:                1,
-	cuda.CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:                                1,
 	cuda.CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED:         0,
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:                 1,
 	cuda.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:                 1,
 	cuda.CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:                             0,
 	cuda.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:                           1,
-	cuda.CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT:                         4,
 	cuda.CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:                   0,
 	cuda.CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:                  0,
 	cuda.CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS:                     0,
@@ -155,7 +147,8 @@ var attributes = map[cuda.CUdevice_attribute]int32{
 	cuda.CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED:     0,
 }
 
-// defaultLimits of a fresh context, as an H200 has them. A limit that is not here is not supported.
+// defaultLimits of a fresh context, as an H200 has them; that of shared memory is the device's. A limit that is not
+// there is not supported.
 var defaultLimits = map[cuda.CUlimit]uint64{
 	cuda.CU_LIMIT_STACK_SIZE:                       1024,
 	cuda.CU_LIMIT_PRINTF_FIFO_SIZE:                 8650752,
@@ -163,6 +156,5 @@ var defaultLimits = map[cuda.CUlimit]uint64{
 	cuda.CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT: 2048,
 	cuda.CU_LIMIT_MAX_L2_FETCH_GRANULARITY:         64,
 	cuda.CU_LIMIT_PERSISTING_L2_CACHE_SIZE:         11796480,
-	cuda.CU_LIMIT_SHMEM_SIZE:                       sharedPerBlockOptIn,
 	cuda.CU_LIMIT_CIG_ENABLED:                      0,
 }

@@ -101,6 +101,8 @@ func (c *Config) set(key, value string) (err error) {
 		c.Name = value
 	case "driver":
 		c.Driver, err = strconv.Atoi(value)
+	case "cc":
+		c.Capability, err = parseCapability(value)
 	case "preset":
 		if _, known := presets[value]; !known || value == "" {
 			return fmt.Errorf("no such preset; choose h200 or small")
@@ -131,7 +133,7 @@ func (c *Config) set(key, value string) (err error) {
 		c.Hold = value
 		_, err = parseHold(value)
 	default:
-		return fmt.Errorf("no such setting; there are memory, name, driver, preset, kernel-time, kernel-instructions, " +
+		return fmt.Errorf("no such setting; there are memory, name, driver, cc, preset, kernel-time, kernel-instructions, " +
 			"fault-alloc, fault-hang, fault-lost, copy-rate, contents and hold")
 	}
 	return err

@@ -140,7 +140,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"`FILE` with options, OPTION: VALUE a line (YAML); the environment and the command line go before it")
 	f.StringVar(&o.gpu, "gpu", "auto",
 		"`KIND` of GPUs to serve: real, sim or auto (auto: the real ones where there is a driver, else simulated); "+
-			"sim:4,memory=2GiB,preset=small says what is simulated (docs/sim.md)")
+			"sim:4,memory=2GiB,cc=12.0 says what is simulated (docs/sim.md)")
 	f.StringVar(&o.tokenFile, "token-file", "",
 		"`FILE` with the token that clients must present (serving), or that is presented")
 	f.StringVar(&o.tenants, "tenants", "",

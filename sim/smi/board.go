@@ -14,13 +14,14 @@ const (
 	linkWidth      = 16
 	linkMbps       = 32_000 // a lane
 
-	coresPerSM = 128
 	deviceCode = 0x03 // PCI base class: display controller
 	device3D   = 0x02 // PCI subclass
 )
 
 func (d *Driver) NvmlDeviceGetArchitecture(dev nvml.NvmlDevice, to *nvml.NvmlDeviceArchitecture) nvml.NvmlReturn {
-	return store(d, dev, to, func(g *Device) nvml.NvmlDeviceArchitecture { return nvml.NvmlDeviceArchitecture(g.Major) })
+	return store(d, dev, to, func(g *Device) nvml.NvmlDeviceArchitecture {
+		return nvml.NvmlDeviceArchitecture(g.Architecture)
+	})
 }
 
 func (d *Driver) NvmlDeviceGetBrand(dev nvml.NvmlDevice, to *nvml.NvmlBrandType) nvml.NvmlReturn {
@@ -28,7 +29,7 @@ func (d *Driver) NvmlDeviceGetBrand(dev nvml.NvmlDevice, to *nvml.NvmlBrandType)
 }
 
 func (d *Driver) NvmlDeviceGetNumGpuCores(dev nvml.NvmlDevice, to *uint32) nvml.NvmlReturn {
-	return store(d, dev, to, func(g *Device) uint32 { return g.SMs * coresPerSM })
+	return store(d, dev, to, func(g *Device) uint32 { return g.SMs * g.Cores })
 }
 
 func (d *Driver) NvmlDeviceGetMemoryBusWidth(dev nvml.NvmlDevice, to *uint32) nvml.NvmlReturn {

@@ -10,8 +10,10 @@ import (
 // TestBoard asks for what a program reads of the board: it must follow from the description of the device.
 func TestBoard(t *testing.T) {
 	d, err := Open(Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []Device{
-		{Name: "first", Bus: 1, Memory: 1 << 30, Major: 9, SMs: 132, BusWidth: 6016, Clock: 1980, MemoryClock: 3201},
-		{Name: "second", Bus: 2, Memory: 1 << 30, Major: 9, SMs: 4, BusWidth: 128, Clock: 1980, MemoryClock: 1000},
+		{Name: "first", Bus: 1, Memory: 1 << 30, Major: 9, SMs: 132, Cores: 128, Architecture: 9,
+			BusWidth: 6016, Clock: 1980, MemoryClock: 3201},
+		{Name: "second", Bus: 2, Memory: 1 << 30, Major: 9, SMs: 4, Cores: 128, Architecture: 9,
+			BusWidth: 128, Clock: 1980, MemoryClock: 1000},
 	}})
 	if err != nil {
 		t.Fatal(err)

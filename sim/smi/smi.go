@@ -23,7 +23,9 @@ type Device struct {
 	Memory       uint64 // bytes
 	Major, Minor int32  // compute capability
 	SMs          uint32 // multiprocessors
+	Cores        uint32 // of a multiprocessor
 	BusWidth     uint32 // bits of the memory's bus
+	Architecture uint32 // 9 for Hopper; the numbers are macros in nvml.h
 
 	IdlePower, LeastLimit, PowerLimit uint32 // mW
 	Clock, MemoryClock                uint32 // MHz
