@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"context"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/sim/ptx"
 )
@@ -161,6 +163,8 @@ func (g *GPU) CuSurfObjectCreate(ph *cuda.CUsurfObject, res *cuda.CUDA_RESOURCE_
 	return ok
 }
 
+// destroyTexture ends an object for the program at once, and for kernels behind the work that its context has been given:
+// launches that were made before may still read it.
 func (g *GPU) destroyTexture(h uint64, surface bool) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
@@ -171,7 +175,15 @@ func (g *GPU) destroyTexture(h uint64, surface bool) cuda.CUresult {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	g.objects.drop(h)
-	g.textures.Delete(h)
+	pending := t.ctx.pending()
+	if len(pending) == 0 {
+		g.textures.Delete(h)
+		return ok
+	}
+	g.work.after(t.ctx, func(context.Context) error {
+		g.textures.Delete(h)
+		return nil
+	}, pending...)
 	return ok
 }
 
