@@ -17,7 +17,8 @@ type between struct {
 	server string
 	what   transport.MessageType // the first of this type…
 	change func([][]byte) [][]byte
-	held   int // …and so many behind it are given to change together
+	held   int  // …and so many behind it are given to change together
+	deaf   bool // from then on nothing of the connection arrives anywhere, though it stays open
 
 	mu   sync.Mutex // guards what follows
 	seen map[transport.MessageType]int
@@ -51,7 +52,9 @@ func (b *between) serve(client net.Conn) {
 	}
 	up, down := io.Copy, io.Copy
 	if hello.Kind == transport.KindCallback {
-		up, down = b.copy, func(to io.Writer, from io.Reader) (int64, error) {
+		up, down = func(to io.Writer, from io.Reader) (int64, error) {
+			return b.copy(to, from, false)
+		}, func(to io.Writer, from io.Reader) (int64, error) {
 			head := make([]byte, 20) // of the welcome
 			if _, err := io.ReadFull(from, head); err != nil {
 				return 0, err
@@ -63,7 +66,7 @@ func (b *between) serve(client net.Conn) {
 			if _, err := io.CopyN(to, from, n); err != nil {
 				return 0, err
 			}
-			return b.copy(to, from)
+			return b.copy(to, from, true)
 		}
 	}
 	var both sync.WaitGroup
@@ -79,7 +82,7 @@ func (b *between) serve(client net.Conn) {
 }
 
 // copy hands messages on.
-func (b *between) copy(to io.Writer, from io.Reader) (int64, error) {
+func (b *between) copy(to io.Writer, from io.Reader, isDown bool) (int64, error) {
 	for {
 		m := make([]byte, transport.MessageHeaderSize)
 		if _, err := io.ReadFull(from, m); err != nil {
@@ -93,21 +96,22 @@ func (b *between) copy(to io.Writer, from io.Reader) (int64, error) {
 		if _, err := io.ReadFull(from, m[transport.MessageHeaderSize:]); err != nil {
 			return 0, err
 		}
-		if _, err := to.Write(slices.Concat(b.next(h.Type, m)...)); err != nil {
+		if _, err := to.Write(slices.Concat(b.next(h.Type, isDown, m)...)); err != nil {
 			return 0, err
 		}
 	}
 }
 
 // next says what goes on in the place of a message.
-func (b *between) next(what transport.MessageType, m []byte) [][]byte {
+func (b *between) next(what transport.MessageType, isDown bool, m []byte) [][]byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seen[what]++
-	isDown := func(t transport.MessageType) bool {
-		return t == transport.MsgRun || t == transport.MsgPull || t == transport.MsgPush || t == transport.MsgPing
+	if b.done && b.deaf {
+		return nil
 	}
-	if b.done || b.change == nil || isDown(what) != isDown(b.what) || len(b.list) == 0 && what != b.what {
+	towards := b.what == transport.MsgRun || b.what == transport.MsgPull || b.what == transport.MsgPush
+	if b.done || b.change == nil || isDown != towards || len(b.list) == 0 && what != b.what {
 		return [][]byte{m}
 	}
 	if b.list = append(b.list, m); len(b.list) <= b.held {
@@ -142,6 +146,9 @@ func TestCallbackMessagesThatSuffer(t *testing.T) {
 		{"copies", transport.MsgPull, "dropped", drop},
 		{"copies", transport.MsgPulled, "dropped", drop},
 		{"ordering", transport.MsgFlush, "dropped", drop},
+		{"callbacks", transport.MsgRun, "swallowed", drop},
+		{"callbacks", transport.MsgRan, "swallowed", drop},
+		{"graph_captured", transport.MsgPushed, "swallowed", drop},
 		{"graph_captured", transport.MsgPull, "dropped", drop},
 		{"graph_captured", transport.MsgPulled, "doubled", double},
 		{"graph_captured", transport.MsgPush, "dropped", drop},
@@ -152,8 +159,11 @@ func TestCallbackMessagesThatSuffer(t *testing.T) {
 		t.Run(fmt.Sprintf("%s/%v %s", c.program, c.what, c.how), func(t *testing.T) {
 			t.Parallel()
 			b := &between{server: s.addr, what: c.what, change: c.change}
-			if c.how == "swapped" {
+			switch c.how {
+			case "swapped":
 				b.held = 1
+			case "swallowed":
+				b.deaf = true
 			}
 			p := start(t, clientEnv(b.listen(t)), program(c.program), kernels)
 			code := p.wait(patience)

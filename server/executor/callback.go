@@ -196,6 +196,19 @@ func (c *callbackConn) beat() {
 	}
 }
 
+// pong answers a PING where that needs no patience. Whoever sends something else waits for a client that may itself
+// wait until its answer is read; and what is being sent is a sign of life, too.
+func (c *callbackConn) pong(h transport.MessageHeader, payload []byte) error {
+	if !c.write.TryLock() {
+		return nil
+	}
+	defer c.write.Unlock()
+	if !c.line.Ready() {
+		return nil
+	}
+	return c.out.Send(c.line, h, payload)
+}
+
 func (c *callbackConn) read(line *transport.Line) error {
 	const pingLimit = 4096
 	head, rest := make([]byte, transport.MessageHeaderSize), make([]byte, transport.Pad(pingLimit))
@@ -249,7 +262,7 @@ func (c *callbackConn) read(line *transport.Line) error {
 				continue
 			}
 			h.Type = transport.MsgPong
-			if err := c.send(h, payload[:h.Len]); err != nil {
+			if err := c.pong(h, payload[:h.Len]); err != nil {
 				return err
 			}
 		case transport.MsgFlush:

@@ -292,6 +292,22 @@ func TestHostileCallback(t *testing.T) {
 	}
 }
 
+// While something is on its way to the client, its question for a sign of life does not keep its other messages from
+// being read: it may be that it reads what is on its way only after they were.
+func TestPingWhileTheServerSends(t *testing.T) {
+	c := connect(t)
+	c.openCallback()
+	callback := c.session.callback
+	callback.write.Lock()
+	defer callback.write.Unlock()
+	for seq := range uint64(3) {
+		if err := c.sayBack(transport.MessageHeader{Type: transport.MsgPing, Seq: seq}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "all were read", func() bool { return callback.heard.Load() == 3 })
+}
+
 func FuzzSession(f *testing.F) {
 	c := &client{t: f}
 	f.Add(frame(c.command(0, wire.OpPing, transport.FlagAnswer, words(0))))

@@ -37,6 +37,11 @@ type callback struct {
 	in      transport.Chain // of what comes; serve's
 	open    atomic.Int32    // what the server has asked for and still waits for
 
+	heard atomic.Uint64 // messages that have come
+	told  atomic.Uint64 // messages that were sent, without PING
+	known atomic.Uint64 // so many of them the server has, as its answers to PING say
+	pulse               // the heart's
+
 	flushing sync.Mutex // guards flushes, and is held while FLUSH is sent, so that they go in their order
 	flushes  uint64     // sent so far
 
@@ -55,6 +60,7 @@ type callback struct {
 	runHost    func(HostFunction, int32)
 	registered *registrations
 	reader     *reader
+	heart      *heart
 	owner      owner
 }
 
@@ -105,6 +111,8 @@ func (d *callback) answer(h transport.MessageHeader, payload []byte) error {
 	if line == nil {
 		return net.ErrClosed
 	}
+	d.told.Add(1)
+	d.heart.stir() // somebody is to find out whether it arrives
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	return d.out.Send(line, h, payload)
@@ -137,6 +145,42 @@ func (d *callback) serve() {
 	}
 }
 
+var errCallbackSilent = errors.New("nothing comes through on the callback connection any more, though the server " +
+	"answers on the main one: something on the way (a firewall, a proxy or a tunnel) holds up one of the connections " +
+	"of a session")
+
+// inUse says whether the server may have something to ask on the connection, or may not have what was sent on it. While
+// that is so the heart goes on beating.
+func (d *callback) inUse() bool {
+	return d.registered.mayBeAsked() || d.told.Load() != d.known.Load()
+}
+
+// beat is the heart's look at the connection. The main connection shows that the server lives, not that what stream and
+// program have to say to each other arrives: the server's question may be lost as well as the answer to it. So the
+// client asks for signs of life here, too, while the connection is in use. It judges, and not the server, which cannot
+// tell a program that is stopped from one whose answers are lost.
+func (d *callback) beat() verdict {
+	d.mu.Lock()
+	line := d.line
+	d.mu.Unlock()
+	if line == nil { // the dialer has its own patience
+		return fine
+	}
+	t := transport.TrafficOf(line.FD())
+	now := signs{messages: d.heard.Load(), bytes: t.Received + t.Acknowledged}
+	if !d.writing.TryLock() {
+		now.unread = transport.Unsent(line.FD()) == 0
+		return d.pulse.beat(now, d.inUse())
+	}
+	defer d.writing.Unlock()
+	now.unread = transport.Unread(line.FD()) > 0
+	v := d.pulse.beat(now, d.inUse())
+	if v == ask && line.Ready() {
+		_ = d.out.Send(line, transport.MessageHeader{Type: transport.MsgPing, Seq: d.told.Load()}, nil) // serve sees why
+	}
+	return v
+}
+
 // maxOpen bounds what the server may wait for at a time. Each is a stream, or a branch of a graph, that stands still.
 const maxOpen = 1 << 14
 
@@ -166,6 +210,7 @@ func (d *callback) message(line *transport.Line) error {
 	if err := d.in.Check(&h); err != nil {
 		return err
 	}
+	d.heard.Add(1)
 	if h.Len != 0 && (h.Type != transport.MsgPush || h.Len > transport.MaxPush) {
 		return protocol("a payload of %d bytes in %v", h.Len, h.Type)
 	}
@@ -198,6 +243,7 @@ func (d *callback) message(line *transport.Line) error {
 	case transport.MsgPing:
 		return d.answer(transport.MessageHeader{Type: transport.MsgPong, ID: h.ID, Seq: h.Seq, Aux: h.Aux}, nil)
 	case transport.MsgPong:
+		d.known.Store(h.Seq)
 		return nil
 	}
 	return protocol("%v on the callback connection", h.Type)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"scuda.dev/scuda/transport"
 )
@@ -88,5 +89,66 @@ func TestRequestsThatSuffer(t *testing.T) {
 				t.Errorf("%d functions ran", n)
 			}
 		})
+	}
+}
+
+// A callback connection on which nothing comes through ends the session, whatever the program waits for, though the
+// main connection lives: nobody knows what the server has asked, or whether it has the answer.
+func TestSilentCallbackConnection(t *testing.T) {
+	for name, begin := range map[string]func(*peer, *Session){
+		"a function that may be asked for": func(_ *peer, s *Session) { s.HostFunction(HostFunction{Func: 1}) },
+		"a function of a graph":            func(_ *peer, s *Session) { s.HostFunction(HostFunction{Func: 1, Keep: true}) },
+		"a source":                         func(_ *peer, s *Session) { s.Source(make([]byte, 8), false) },
+		"a captured download":              func(_ *peer, s *Session) { s.Transfer(make([]byte, 8), 0, TransferCaptured) },
+		"the last answer": func(p *peer, s *Session) {
+			p.sayBack(transport.MessageHeader{Type: transport.MsgRun, Seq: 1, Aux: s.HostFunction(HostFunction{Func: 1})}, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, f := newPeer(t), newFront(t, 1<<16)
+			p.beat = 5 * time.Millisecond
+			s, text := p.open(f, func(HostFunction, int32) {})
+			begin(p, s)
+			ends(t, s, text, "on the callback connection any more")
+		})
+	}
+}
+
+// A callback connection that answers is left alone however long a function is not asked for, or runs; and nobody asks
+// anything on it once the server has all answers and the program has nothing registered.
+func TestCallbackConnectionThatAnswers(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.beat = 50 * time.Millisecond
+	p.command = echo
+	leave := make(chan struct{})
+	s, text := p.open(f, func(HostFunction, int32) { <-leave })
+	run := transport.MessageHeader{Type: transport.MsgRun, Seq: 1, Aux: s.HostFunction(HostFunction{Func: 1})}
+	pings := func(n int) (last uint64) {
+		for range n {
+			h, _ := p.hearAny()
+			if h.Type != transport.MsgPing {
+				t.Fatalf("%v, not PING", h.Type)
+			}
+			p.sayBack(transport.MessageHeader{Type: transport.MsgPong, Seq: h.Seq}, nil)
+			last = h.Seq
+		}
+		return last
+	}
+	within(t, func() {
+		pings(transport.SilentBeats - 1) // each is two beats
+		p.sayBack(run, nil)
+		pings(transport.SilentBeats - 1) // each is two beats
+		close(leave)
+		if h, _ := p.hear(); h.Type != transport.MsgRan {
+			t.Errorf("%v, not RAN", h.Type)
+		}
+		for pings(1) == 0 { // sent before RAN was
+		}
+		for atomic.LoadUint32(&s.heart.resting) == 0 {
+			schedYield()
+		}
+	})
+	if s.lost() != 0 {
+		t.Error(text)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // whether there was a sign of life. If there was none, and something is waited for or was asked meanwhile, it asks for
 // one (the command ping, one at a time), and after [transport.SilentBeats] without one the session is over. It counts
 // beats and no time, so that a process that was stopped does not take itself for forsaken. While the program asks for
-// nothing the thread sleeps.
+// nothing, and the server has nothing to ask on the callback connection, the thread sleeps.
 type heart struct {
 	every   time.Duration
 	over    uint32        // futex: 1 when the session has ended
@@ -97,6 +97,10 @@ func beats(s *Session) {
 				return
 			}
 		}
+		if s.callback.beat() == gone {
+			s.fail(errCallbackSilent)
+			return
+		}
 		active := h.active.Swap(false)
 		awaited := isAwaited(s)
 		switch h.beat(signsOf(s), awaited || active) {
@@ -106,7 +110,7 @@ func beats(s *Session) {
 		case ask:
 			ping(s)
 		case fine:
-			if !awaited && !active {
+			if !awaited && !active && !s.callback.inUse() {
 				h.rest(s)
 			}
 		}

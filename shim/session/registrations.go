@@ -274,6 +274,13 @@ func (rs *registrations) host(f HostFunction) uint64 {
 	return rs.nextHost
 }
 
+// mayBeAsked says whether there is something that the server may ask for on the callback connection.
+func (rs *registrations) mayBeAsked() bool {
+	rs.Lock()
+	defer rs.Unlock()
+	return len(rs.hosts) > 0 || len(rs.sources) > 0 || rs.captured.Load() > 0
+}
+
 // hostOf is a host function.
 func (rs *registrations) hostOf(registration uint64) (f hostFunction, ok bool) {
 	rs.Lock()

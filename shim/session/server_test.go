@@ -251,8 +251,18 @@ func (p *peer) ask(h transport.MessageHeader, with ...byte) (transport.MessageHe
 	}
 }
 
-// hear receives a message on the callback connection.
+// hear receives a message on the callback connection. PING is answered.
 func (p *peer) hear() (transport.MessageHeader, []byte) {
+	for {
+		h, payload := p.hearAny()
+		if h.Type != transport.MsgPing {
+			return h, payload
+		}
+		p.sayBack(transport.MessageHeader{Type: transport.MsgPong, Seq: h.Seq}, nil)
+	}
+}
+
+func (p *peer) hearAny() (transport.MessageHeader, []byte) {
 	c := p.callbackConn()
 	b := make([]byte, transport.MessageHeaderSize)
 	_ = c.SetReadDeadline(time.Now().Add(deadline))

@@ -185,7 +185,7 @@ func (s *Session) connect() {
 	d := &s.callback
 	d.wanted, d.reserve = make(chan struct{}), transport.NewReserve()
 	d.dialer, d.shared, d.log, d.opening, d.runHost = &s.dialer, s.shared, s.log, s.cfg.Opening, s.cfg.HostRun
-	d.registered, d.reader, d.owner = &s.registered, &s.reader, s
+	d.registered, d.reader, d.heart, d.owner = &s.registered, &s.reader, &s.heart, s
 
 	b := &s.bulk
 	b.arrivals = bulk.NewArrivals()
