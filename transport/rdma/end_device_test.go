@@ -213,8 +213,9 @@ func pairWith(t *testing.T, pins *Pins, source []byte, slots, buffer int) (clien
 	server.slots = mapped(t, slots*testSlotBytes)
 	server.mu.Lock() // a call must not come before the link is known
 	server.link =
-		New(Config[piece]{Control: line(t, far), Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots), SlotBytes: testSlotBytes,
-			Source: Mapped(source), Handler: server, Stats: &server.stats, Log: logger(server).With("side", "server")})
+		New(Config[piece]{Control: line(t, far), Device: os.Getenv("RXE_DEV0"), Slots: Mapped(server.slots),
+			SlotBytes: testSlotBytes, Source: Mapped(source), Handler: server, Stats: &server.stats,
+			Log: logger(server).With("side", "server")})
 	server.mu.Unlock()
 	client.mu.Lock()
 	client.link =
