@@ -163,8 +163,8 @@ func (g *GPU) CuSurfObjectCreate(ph *cuda.CUsurfObject, res *cuda.CUDA_RESOURCE_
 	return ok
 }
 
-// destroyTexture ends an object for the program at once, and for kernels behind the work that its context has been given:
-// launches that were made before may still read it.
+// destroyTexture ends an object for the program at once, and for kernels behind the work that its context has been
+// given: launches that were made before may still read it.
 func (g *GPU) destroyTexture(h uint64, surface bool) cuda.CUresult {
 	if _, r := g.enter(); r != ok {
 		return r
