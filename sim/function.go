@@ -55,7 +55,7 @@ func registers(e *ptx.Entry) int {
 	if e.MaxRegisters > 0 {
 		most = min(most, e.MaxRegisters)
 	}
-	return min(max(e.Registers, 1), most, 255)
+	return min(max(e.Registers(), 1), most, 255)
 }
 
 // maxThreads is the size of the largest block that the kernel allows.

@@ -29,7 +29,7 @@ func TestRegisterPressure(t *testing.T) {
 		text := kernel(c.code)
 		mod, err := Parse([]byte(header + text))
 		must(t, err)
-		if r := mod.Entry("k").Registers; r < c.min || r > c.max {
+		if r := mod.Entry("k").Registers(); r < c.min || r > c.max {
 			t.Errorf("%s: %d registers", name, r)
 		}
 		expect(t, threads(t, text, 1, 64), c.want)

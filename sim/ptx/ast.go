@@ -164,7 +164,6 @@ type function struct {
 	index int
 	pos   pos
 	sig   signature
-	body  *scope
 	stmts []stmt
 
 	// Sizes while parsing; local variables and call parameters have their offsets from then on.

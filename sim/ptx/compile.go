@@ -4,9 +4,10 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 )
 
-// link compiles all functions of a parsed module and resolves what they and the variables refer to.
+// link checks all functions of a parsed module and resolves what they and the variables refer to.
 func (m *Module) link(p *parser) error {
 	for _, a := range p.alias {
 		target := p.top.names[a[1].text]
@@ -38,12 +39,11 @@ func (m *Module) link(p *parser) error {
 			return unsupportedAt(in.name.pos, "the address of %s as an initial value is not supported", in.name.text)
 		}
 	}
-	budget := &budget{targets: maxTargets, visits: maxVisits, reach: maxReach}
-	for _, fn := range m.funcs {
-		fn.params = max(fn.params, fn.maxParams)
-		if err := compile(fn, budget); err != nil {
-			return err
-		}
+	budget := &m.lazy.budget
+	budget.targets.Store(maxTargets)
+	budget.visits, budget.reach = maxVisits, maxReach
+	if err := m.check(budget); err != nil {
+		return err
 	}
 	for _, e := range m.Entries {
 		if err := e.layout(); err != nil {
@@ -53,15 +53,15 @@ func (m *Module) link(p *parser) error {
 			return errAt(e.fn.pos, "the kernels up to %s may call more than %d functions", e.Name, maxReach)
 		}
 	}
-	for _, fn := range m.funcs {
-		fn.stmts = nil
-	}
 	return nil
 }
 
 // budget bounds what short texts could make large: the targets of all brx.idx, the analysis of registers, and the
 // functions that kernels may call.
-type budget struct{ targets, visits, reach int }
+type budget struct {
+	targets       atomic.Int64
+	visits, reach int
+}
 
 const (
 	maxTargets = 1 << 20
@@ -95,7 +95,6 @@ func (e *Entry) layout() error {
 				}
 			}
 		}
-		e.Registers = max(e.Registers, fn.pressure)
 		for _, v := range fn.shared {
 			if _, done := e.shared[v]; done {
 				continue
@@ -122,7 +121,6 @@ func (e *Entry) layout() error {
 	for _, v := range dynamic {
 		e.shared[v] = e.dynOff
 	}
-	e.Registers = min(max(e.Registers, 8), 255)
 	e.LocalSize = int(e.fn.local)
 	return nil
 }
@@ -135,12 +133,14 @@ type comp struct {
 	trash  int
 
 	registers []*symbol // in the order of their first use
+	preds     []*symbol
 	widths    []int
 	acc       []access
 	now       access // of the instruction that is being compiled
 }
 
 func compile(fn *function, b *budget) error {
+	fn.shared, fn.calls = nil, nil
 	first := &comp{fn: fn, budget: b}
 	if err := first.function(); err != nil {
 		return err
@@ -158,7 +158,11 @@ func compile(fn *function, b *budget) error {
 	fn.allocated, fn.pressure = count, pressure
 	fn.slots, fn.code, fn.inits, fn.shared, fn.calls = count, nil, nil, nil, nil
 	second := &comp{fn: fn, budget: b}
-	return second.function()
+	if err := second.function(); err != nil {
+		return err
+	}
+	fn.stmts = nil
+	return nil
 }
 
 func (c *comp) function() error {
@@ -309,6 +313,7 @@ func (c *comp) register(sym *symbol) int {
 		if sym.slot == 0 {
 			c.fn.preds++
 			sym.slot = c.fn.preds
+			c.preds = append(c.preds, sym)
 		}
 		return sym.slot - 1
 	}

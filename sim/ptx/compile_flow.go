@@ -54,7 +54,7 @@ func hBrx(i *ins) error {
 	if list.kind != symTargets {
 		return i.errorf("%s is no list of targets", i.s.args[1].name)
 	}
-	if i.budget.targets -= len(list.targets); i.budget.targets < 0 {
+	if i.budget.targets.Add(-int64(len(list.targets))) < 0 {
 		return i.errorf("more than %d targets in all", maxTargets)
 	}
 	info := &indexInfo{index: idx}

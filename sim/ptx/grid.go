@@ -102,6 +102,9 @@ func (g *Grid) prepare() (*gridRun, error) {
 	if e == nil || g.Mem == nil {
 		return nil, launchErr("a grid needs a kernel and memory")
 	}
+	if err := e.compiled(); err != nil {
+		return nil, err
+	}
 	threads, blocks := uint64(1), uint64(1)
 	for i := range 3 {
 		if g.GridDim[i] == 0 || g.BlockDim[i] == 0 || g.BlockDim[i] > maxThreads || g.GridDim[i] > 1<<31-1 ||

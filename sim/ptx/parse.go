@@ -36,7 +36,8 @@ func Parse(src []byte) (*Module, error) {
 
 type parser struct {
 	lex   lexer
-	ahead []token
+	ahead [2]token // the next ones, of which there are known
+	known int
 	scope *scope
 	fn    *function
 	mod   *Module
@@ -46,6 +47,10 @@ type parser struct {
 	alias [][2]token
 
 	initBytes uint64 // of all initial values
+
+	// where statements' modifiers and operands lie, many behind one another
+	mods []string
+	args []operand
 }
 
 // pendingInit is an initialiser that names a symbol, resolved when all are known.
@@ -57,23 +62,27 @@ type pendingInit struct {
 	addend int64
 }
 
+// peek looks at the next token, or (1) at the one after it.
 func (p *parser) peek(n int) (token, error) {
-	for len(p.ahead) <= n {
+	for p.known <= n {
 		t, err := p.lex.next()
 		if err != nil {
 			return token{}, err
 		}
-		p.ahead = append(p.ahead, t)
+		p.ahead[p.known] = t
+		p.known++
 	}
 	return p.ahead[n], nil
 }
 
 func (p *parser) next() (token, error) {
-	t, err := p.peek(0)
-	if err == nil {
-		p.ahead = append(p.ahead[:0], p.ahead[1:]...)
+	if p.known == 0 {
+		return p.lex.next()
 	}
-	return t, err
+	t := p.ahead[0]
+	p.ahead[0] = p.ahead[1]
+	p.known--
+	return t, nil
 }
 
 // before says that a token of this kind comes next; what is wrong with it, whoever takes it finds.

@@ -165,6 +165,8 @@ func (p *parser) statement() error {
 		}
 	}
 	s.pos, s.op = t.pos, t.text
+	p.mods, p.args = roomFor(p.mods, 8), roomFor(p.args, 4)
+	firstMod, firstArg := len(p.mods), len(p.args)
 	for {
 		m, err := p.peek(0)
 		if err != nil {
@@ -174,8 +176,9 @@ func (p *parser) statement() error {
 			break
 		}
 		p.skip()
-		s.mods = append(s.mods, m.text)
+		p.mods = append(p.mods, m.text)
 	}
+	s.mods = p.mods[firstMod:len(p.mods):len(p.mods)]
 	for {
 		t, err := p.peek(0)
 		if err != nil {
@@ -185,7 +188,7 @@ func (p *parser) statement() error {
 			p.skip()
 			break
 		}
-		if len(s.args) > 0 {
+		if len(p.args) > firstArg {
 			if err := p.expect(","); err != nil {
 				return err
 			}
@@ -194,13 +197,22 @@ func (p *parser) statement() error {
 		if err != nil {
 			return err
 		}
-		s.args = append(s.args, arg)
-		if len(s.args) > 64 {
+		p.args = append(p.args, arg)
+		if len(p.args)-firstArg > 64 {
 			return errAt(t.pos, "too many operands")
 		}
 	}
+	s.args = p.args[firstArg:len(p.args):len(p.args)]
 	p.fn.stmts = append(p.fn.stmts, s)
 	return nil
+}
+
+// roomFor gives a list with room for n more; what lies before it is somebody's.
+func roomFor[T any](list []T, n int) []T {
+	if cap(list)-len(list) < n {
+		return make([]T, 0, 256)
+	}
+	return list
 }
 
 func (p *parser) operand(depth int) (operand, error) {

@@ -11,7 +11,6 @@ func (p *parser) entry(link linkage) error {
 	p.scope = newScope(outer)
 	p.fn = fn
 	defer func() { p.scope, p.fn = outer, nil }()
-	fn.body = p.scope
 	if open, err := p.accept("("); err != nil {
 		return err
 	} else if open {
@@ -120,7 +119,6 @@ func (p *parser) function(link linkage) error {
 	p.scope = newScope(outer)
 	p.fn = fn
 	defer func() { p.scope, p.fn = outer, nil }()
-	fn.body = p.scope
 	if open, err := p.accept("("); err != nil {
 		return err
 	} else if open {

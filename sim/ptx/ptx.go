@@ -1,8 +1,8 @@
 // Package ptx loads programs written in NVIDIA's PTX assembly and runs them on the CPU.
 //
-// [Parse] reads a PTX text, checks it and compiles every function once into a compact form; whatever it does not know
-// is refused there, by name and position. A [Grid] is one launch of an [Entry]: its Run method executes all blocks on
-// the calling machine's cores and returns nil or a typed [Fault].
+// [Parse] reads a PTX text and checks it; whatever it does not know is refused there, by name and position. A function
+// is compiled into a compact form when it is first used. A [Grid] is one launch of an [Entry]: its Run method executes
+// all blocks on the calling machine's cores and returns nil or a typed [Fault].
 //
 // Execution follows the hardware's model: threads run in warps of 32 lanes, a warp whose lanes part is divided and its
 // parts are joined again where they meet, blocks run independently of each other, and shared memory belongs to a block.
@@ -11,7 +11,10 @@
 // appear in the generic address space at windows of their own ([SharedWindow], [LocalWindow], [ParamWindow]).
 package ptx
 
-import "fmt"
+import (
+	"fmt"
+	"sync"
+)
 
 // Windows of the generic address space. Memory must not hand out regions at or above SharedWindow.
 const (
@@ -40,7 +43,7 @@ func (s Space) String() string {
 	return fmt.Sprintf("Space(%d)", uint8(s))
 }
 
-// Module is a compiled PTX text. It is immutable and may be used by any number of grids at once.
+// Module is a PTX text that was read. It does not change for its users and may be used by any number of grids at once.
 type Module struct {
 	Version     string // of the PTX language, "9.0"
 	Target      string // "sm_90"
@@ -49,6 +52,7 @@ type Module struct {
 	Globals     []*Global // the loader gives each an address and passes them in Grid.Globals
 
 	funcs []*function
+	lazy  compiler
 }
 
 // Entry returns the kernel of that name, or nil.
@@ -84,7 +88,6 @@ type Entry struct {
 	ParamSize  int // bytes that Grid.Params must have at least
 	SharedSize int // static shared memory of a block, with what called functions use
 	LocalSize  int // local memory of a thread, without that of called functions
-	Registers  int // 32-bit registers a thread needs at least, an estimate from the live ranges
 	// MaxThreads is .maxntid, ReqThreads .reqntid, ClusterDim .reqnctapercluster, each zero where absent.
 	MaxThreads, ReqThreads, ClusterDim [3]uint32
 	MinBlocks                          int // .minnctapersm
@@ -95,6 +98,10 @@ type Entry struct {
 	shared map[*variable]uint32 // offsets of the shared variables it reaches
 	dynOff uint32               // where dynamic shared memory begins
 	reach  []*function
+
+	once      sync.Once // for compiled, which sets these:
+	registers int
+	failed    error
 }
 
 // Module the entry belongs to.
