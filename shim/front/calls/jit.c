@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "calls/jit.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum { SYMBOLS_MAX = 4096, SYMBOL_BYTES_MAX = 1 << 19 };
@@ -80,18 +81,28 @@ static void jit_log(const struct scuda_jit *jit, int32_t buffer_option, int32_t 
   *size = (void *)(uintptr_t)n;
 }
 
-void scuda_jit_logs(const struct scuda_jit *jit, const char *text, uint32_t info, uint32_t error) {
-  if (error) scuda_log(SCUDA_DEBUG, "just-in-time compiler: %.*s", (int)error, text + info);
+/* The program has no buffer for it, so a person is told, once: programs try one image after another. */
+void scuda_jit_refused(const struct scuda_jit *jit, int32_t r, const char *why, uint32_t bytes) {
+  static atomic_int told;
+  for (uint32_t n = 0; n < jit->count; n++)
+    if (jit->options[n] == CU_JIT_ERROR_LOG_BUFFER) return;
+  int level = atomic_exchange(&told, 1) ? SCUDA_INFO : SCUDA_WARN;
+  scuda_log(level, "module image refused (%d): %.*s", r, (int)bytes, why);
+}
+
+void scuda_jit_logs(const struct scuda_jit *jit, int32_t r, const char *text, uint32_t info, uint32_t error) {
+  if (r && error) scuda_jit_refused(jit, r, text + info, error);
+  else if (error) scuda_log(SCUDA_DEBUG, "just-in-time compiler: %.*s", (int)error, text + info);
   if (!jit->count) return;
   jit_log(jit, CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, text, info);
   jit_log(jit, CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, text + info, error);
 }
 
-void scuda_jit_report(const struct scuda_jit *jit, const uint8_t *reply, uint32_t len) {
+void scuda_jit_report(const struct scuda_jit *jit, int32_t r, const uint8_t *reply, uint32_t len) {
   struct wire_load_info info;
   if (len < sizeof info) return;
   memcpy(&info, reply, sizeof info);
   uint64_t room = len - sizeof info;
   if (info.info_bytes > room || info.error_bytes > room - info.info_bytes) return;
-  scuda_jit_logs(jit, (const char *)reply + sizeof info, info.info_bytes, info.error_bytes);
+  scuda_jit_logs(jit, r, (const char *)reply + sizeof info, info.info_bytes, info.error_bytes);
 }

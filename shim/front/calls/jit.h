@@ -19,7 +19,9 @@ static inline uint64_t scuda_symbols_size(const struct scuda_symbols *s) {
   return s->count * 8ull + scuda_pad(s->bytes);
 }
 void scuda_symbols_put(uint8_t *p, const struct scuda_symbols *s, const uint64_t *addresses);
-/* Gives the program the logs: two texts in a row. */
-void scuda_jit_logs(const struct scuda_jit *jit, const char *text, uint32_t info, uint32_t error);
-void scuda_jit_report(const struct scuda_jit *jit, const uint8_t *reply, uint32_t len); /* load_info */
+/* Says why an image is refused where the program does not ask for it. */
+void scuda_jit_refused(const struct scuda_jit *jit, int32_t r, const char *why, uint32_t bytes);
+/* Gives the program the logs: two texts in a row; r: what the call answers. */
+void scuda_jit_logs(const struct scuda_jit *jit, int32_t r, const char *text, uint32_t info, uint32_t error);
+void scuda_jit_report(const struct scuda_jit *jit, int32_t r, const uint8_t *reply, uint32_t len); /* load_info */
 #endif

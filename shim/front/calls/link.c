@@ -105,7 +105,7 @@ static int32_t add(uint64_t state, int32_t type, const void *data, uint64_t size
     if (name_bytes) memcpy(p, name, name_bytes - 1);
     scuda_symbols_put(scuda_put_struct(p + scuda_pad(name_bytes), pairs, pair_bytes), &symbols, addresses);
     r = scuda_call(&c, reply, REPLY_MAX, &len);
-    scuda_jit_report(whole(l), reply, len);
+    scuda_jit_report(whole(l), r, reply, len);
   }
   free(addresses);
   free(reply);
@@ -181,7 +181,7 @@ int32_t scuda_hand_cuLinkComplete(uint64_t state, void **cubin, uint64_t *size) 
     if (len >= sizeof result) {
       memcpy(&result, reply, sizeof result);
       if ((uint64_t)result.info_bytes + result.error_bytes <= len - sizeof result)
-        scuda_jit_logs(whole(l), (const char *)reply + sizeof result, result.info_bytes, result.error_bytes);
+        scuda_jit_logs(whole(l), r, (const char *)reply + sizeof result, result.info_bytes, result.error_bytes);
     } else if (!r) {
       r = scuda_bad_reply("cuLinkComplete");
     }

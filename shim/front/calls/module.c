@@ -23,14 +23,15 @@ static scuda_lock_t lock;  /* guards the lists; never held across a call to the 
 
 /* ---- loading ---- */
 
-static int32_t image_hash(const void *image, uint64_t bytes, uint32_t send, uint8_t hash[32]) {
+static int32_t image_hash(const void *image, uint64_t bytes, uint32_t send, const struct scuda_jit *jit,
+                          uint8_t hash[32]) {
   char why[512] = "";
   int32_t device = scuda_current_device();
   uint64_t since = scuda_tracing ? scuda_trace_now() : 0, sent = 0;
   int32_t r = scuda_core.image(image, bytes, (uint32_t)scuda_gpus[device].server_ordinal, send, hash, &sent, why,
                                sizeof why);
   if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_COUNT_MODULE, OP_MODULE_PUT, since, sent);
-  if (r && why[0]) scuda_log(SCUDA_INFO, "module image refused (%d): %s", r, why);
+  if (r && why[0]) scuda_jit_refused(jit, r, why, (uint32_t)strlen(why));
   return r;
 }
 
@@ -50,7 +51,7 @@ static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint6
   if (kind == KIND_CUmodule && !scuda_header_context(scuda_thread())) return scuda_no_context();
   int32_t r = scuda_jit_pairs(jit, pairs, &pair_count, &symbols);
   uint8_t hash[32];
-  if (!r) r = image_hash(image, bytes, send, hash);
+  if (!r) r = image_hash(image, bytes, send, jit, hash);
   if (r) return r;
 
   struct module *m = calloc(1, sizeof *m);
@@ -84,7 +85,7 @@ static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint6
   uint32_t len = 0;
   r = scuda_call(&c, reply, REPLY_MAX, &len);
   if ((*missing = r == CUDA_ERROR_NOT_FOUND && !len)) goto fail;
-  scuda_jit_report(jit, reply, len);
+  scuda_jit_report(jit, r, reply, len);
   if (r) goto fail;
   free(addresses);
   free(reply);
