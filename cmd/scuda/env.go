@@ -31,8 +31,8 @@ Jupyter kernel or VS Code. No token is printed; programs read the remembered one
 		SuggestFor: []string{"export", "activate", "shell"},
 		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains(choices["for"], of) {
-				return usage(fmt.Errorf("--for %s: %s", of, strings.Join(choices["for"], ", ")))
+			if err := oneOf("for", of); err != nil {
+				return err
 			}
 			before := os.Environ()
 			env, err := clientEnv(before, address, tokenFile)

@@ -35,17 +35,16 @@ interest, is counted first, and the difference is shown.`,
 			if len(args) == 0 {
 				return usage(errors.New("no program given: scuda bench syscalls -- PROGRAM [ARG...]"))
 			}
-			switch baseline.Counter(o.counter) {
-			case "", baseline.Strace, baseline.Probes:
-				return nil
+			if o.counter != "" {
+				return oneOf("counter", o.counter)
 			}
-			return usage(fmt.Errorf("--counter %s: want %s or %s", o.counter, baseline.Strace, baseline.Probes))
+			return nil
 		},
 		RunE: o.run,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVar(&o.counter, "counter", "", "count with `strace` or with ebpf (default: strace where there is one)")
+	f.StringVar(&o.counter, "counter", "", "count with `WHAT`: strace or ebpf (default: strace where there is one)")
 	f.StringVar(&o.base, "base", "", "count this `COMMAND` line (for sh) first and show what the program adds to it")
 	f.BoolVar(&o.native, "native", false, "leave the environment as it is: the machine's own driver")
 	f.BoolVar(&o.asJSON, "json", false, "print the counts as JSON")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,11 +20,8 @@ import (
 
 // readTrust reads the options about who may connect, and how.
 func (o *serveOptions) readTrust(c *server.Config) error {
-	if o.tls != "auto" && o.tls != "always" {
-		return fmt.Errorf("--tls %s: auto or always", o.tls)
-	}
-	if o.fabric != "trusted" && o.fabric != "untrusted" {
-		return fmt.Errorf("--rdma-fabric %s: trusted or untrusted", o.fabric)
+	if err := cmp.Or(oneOf("tls", o.tls), oneOf("rdma-fabric", o.fabric)); err != nil {
+		return err
 	}
 	c.TLSAlways, c.TrustedFabric = o.tls == "always", o.fabric == "trusted"
 	if err := o.refuseWritable(); err != nil {
