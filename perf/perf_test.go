@@ -229,7 +229,7 @@ echo 1000; echo 3000; echo 2000`)
 		t.Fatal(err)
 	}
 	closed := 0
-	r, err := Run(t.Context(), Options{Suite: suite, Bench: bench, Load: load, Log: io.Discard,
+	r, err := Run(t.Context(), Options{Suite: suite, Bench: bench, Load: load,
 		Open: func(_ context.Context, place string, _ time.Duration) (*Where, error) {
 			if place == Native {
 				return nil, errors.New("no GPU here")
@@ -284,14 +284,14 @@ func TestInterrupted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	r, err := Run(ctx, Options{Suite: suite,
-		Log: writer(func(line string) {
-			if strings.HasPrefix(line, "repetition 2 of 2") {
-				if !strings.HasSuffix(line, "s left)\n") {
-					t.Errorf("no time left in %q", line)
+		Progress: func(done, all int64, what string) {
+			if strings.HasPrefix(what, "repetition 2 of 2") {
+				if done != 1 || all != 2 {
+					t.Errorf("%d of %d at %q", done, all, what)
 				}
 				cancel()
 			}
-		}),
+		},
 		Open: func(context.Context, string, time.Duration) (*Where, error) { return &Where{Close: func() {}}, nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -299,14 +299,6 @@ func TestInterrupted(t *testing.T) {
 	if !r.Partial || len(r.Measures) != 1 || len(r.Measures[0].Values) != 1 || len(r.Skipped) != 0 {
 		t.Errorf("%+v", r)
 	}
-}
-
-// writer is a function that lines are written to.
-type writer func(line string)
-
-func (w writer) Write(b []byte) (int, error) {
-	w(string(b))
-	return len(b), nil
 }
 
 func TestMerge(t *testing.T) {

@@ -38,7 +38,8 @@ type Options struct {
 	// Open prepares a place with a further delay of the network. Its error says why there is none, which skips what would
 	// run there.
 	Open func(ctx context.Context, place string, delay time.Duration) (*Where, error)
-	Log  io.Writer // progress, a line each
+	// Progress is told what begins, and how much of all is done; nil: nobody wants to know.
+	Progress func(done, all int64, what string)
 }
 
 const (
@@ -58,16 +59,6 @@ type task struct {
 	failed  bool
 	found   map[string]*Measure
 	order   []string
-}
-
-// Left says how long work will take that has come so far in some time, for a line of progress: nothing at its
-// beginning.
-func Left(took time.Duration, done, all int) string {
-	if done == 0 {
-		return ""
-	}
-	left := took / time.Duration(done) * time.Duration(all-done)
-	return fmt.Sprintf(" (about %v left)", left.Round(time.Second))
 }
 
 // Run carries a suite out. What cannot be measured is listed in the result, which an interruption does not lose; an
@@ -111,8 +102,10 @@ repetitions:
 			if t.failed {
 				continue
 			}
-			fmt.Fprintf(o.Log, "repetition %d of %d, %d of %d: %s%s\n", i+1, o.Suite.Repetitions, k+1, len(tasks), t.title(),
-				Left(time.Since(began), i*len(tasks)+k, o.Suite.Repetitions*len(tasks)))
+			if o.Progress != nil {
+				o.Progress(int64(i*len(tasks)+k), int64(o.Suite.Repetitions*len(tasks)),
+					fmt.Sprintf("repetition %d of %d: %s", i+1, o.Suite.Repetitions, t.title()))
+			}
 			if err := t.run(ctx, &o, opened[t.place+t.delay.String()]); err != nil {
 				if ctx.Err() != nil {
 					r.Partial = true

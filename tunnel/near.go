@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/internal/bar"
 )
 
 // Errors of the near side.
@@ -250,7 +252,14 @@ func (n *near) end(after time.Duration) {
 
 // meet gets the far side to run, and greets it.
 func (n *near) meet(m *mux) error {
-	d := dialog{in: m.in, out: n.out, copies: n.wish.Copies, folder: n.wish.Folder, progress: n.progress}
+	progress := bar.New(os.Stderr)
+	defer progress.End()
+	d := dialog{in: m.in, out: n.out, copies: n.wish.Copies, folder: n.wish.Folder, progress: func(done, all int64) {
+		if all == 0 {
+			fmt.Fprintf(progress, "scuda: copying itself to %s, once\n", n.wish.Way.Word)
+		}
+		progress.Step(done, all, fmt.Sprintf("of %.0f MiB", float64(all)/(1<<20)))
+	}}
 	if err := d.run(); err != nil {
 		return err
 	}
@@ -276,11 +285,4 @@ func (n *near) explain(err error) error {
 	}
 	return fmt.Errorf("%w: %s ended with %s before a server ran on %s; what it says stands above; this has to work "+
 		"first: %s", ErrNotThere, n.wish.Way.Command[0], n.cmd.ProcessState, n.wish.Way.Word, n.wish.Way.trial())
-}
-
-// progress tells of the copy.
-func (n *near) progress(done, all int64) {
-	if all == 0 {
-		fmt.Fprintf(os.Stderr, "scuda: copying itself to %s, once\n", n.wish.Way.Word)
-	}
 }

@@ -15,12 +15,11 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/perf"
+	"scuda.dev/scuda/internal/bar"
 )
 
 const benchRoundTrip = "a round trip over plain TCP"
@@ -105,22 +104,32 @@ func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult
 	}
 	native := setEnv(os.Environ(), "SCUDA_SERVER", "")
 	r := &benchResult{Server: o.address, Rounds: o.rounds, Connections: o.conns}
-	began := time.Now()
+	progress := bar.New(log)
+	defer progress.End()
+	step := func(round, part int, what string) {
+		parts := 3
+		if o.remoteOnly {
+			parts, part = 2, part-1
+		}
+		progress.Step(int64(parts*round+part), int64(parts*o.rounds), fmt.Sprintf("round %d of %d, %s", round+1, o.rounds, what))
+	}
 	var n, m, t []map[string]float64
 	for i := range o.rounds {
-		fmt.Fprintf(log, "round %d of %d%s\n", i+1, o.rounds, perf.Left(time.Since(began), i, o.rounds))
 		if !o.remoteOnly {
+			step(i, 0, "natively")
 			v, _, err := runBench(ctx, native, program)
 			if err != nil {
-				fmt.Fprintln(log, "no native measurements:", err)
+				fmt.Fprintln(progress, "no native measurements:", err)
 				o.remoteOnly = true
 			} else {
 				n = append(n, v)
 			}
 		}
+		step(i, 1, "over scuda")
 		v, order, err := runBench(ctx, remote, program)
 		var plain map[string]float64
 		if err == nil {
+			step(i, 2, "plain TCP")
 			plain, _, err = runBench(ctx, remote, program, "tcp", strconv.Itoa(o.conns))
 		}
 		if ctx.Err() != nil && i > 0 { // what was measured is not lost

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scuda.dev/scuda/internal/bar"
 	"scuda.dev/scuda/perf"
 	"scuda.dev/scuda/perf/delay"
 	"scuda.dev/scuda/server"
@@ -74,11 +75,13 @@ the result is written all the same.`,
 			if repetitions > 0 {
 				suite.Repetitions = repetitions
 			}
+			progress := bar.New(cmd.ErrOrStderr())
 			o := perf.Options{
-				Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Log: cmd.ErrOrStderr(), Bench: bench,
+				Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Progress: progress.Step, Bench: bench,
 				Load: load,
 			}
 			r, err := perf.Run(cmd.Context(), o)
+			progress.End()
 			if err != nil {
 				return err
 			}
