@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"time"
 
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/executor"
@@ -14,11 +16,14 @@ import (
 const nvmlReplyBytes = 1 << 20
 
 // serveNVML answers one NVML call after the other, until the client takes its leave (nil). The welcome goes out with
-// the answers to what the client sent with its greeting: what is there is answered in one write.
-func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) error {
+// the answers to what the client sent with its greeting: what is there is answered in one write. While the driver is at
+// work the client gets a sign of life each beat, without which it would give the server up.
+func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte, beat time.Duration) error {
 	defer conn.Close()
 	defer d.Close()
-	c := &blocking{conn: conn, out: welcome}
+	c := &blocking{conn: conn, out: welcome, beat: beat}
+	c.timer = time.AfterFunc(beat, c.sign)
+	defer c.timer.Stop()
 	at := uint64(0) // the number that the next command has
 	reply := make([]byte, nvmlReplyBytes)
 	frame := make([]byte, transport.FrameHeaderSize)
@@ -51,7 +56,9 @@ func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) 
 				return nil
 			}
 			left, at = left[h.Size:], at+uint64(h.Size)
+			c.work(true)
 			result, n, err := d.Call(h.Op, payload, reply)
+			c.work(false)
 			if err != nil {
 				return c.refuse(fmt.Errorf("%w: %w", executor.ErrProtocol, err))
 			}
@@ -67,9 +74,36 @@ func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte) 
 
 // blocking makes a connection wait. What there is to send goes out before.
 type blocking struct {
-	conn  transport.Conn
-	out   []byte
-	chain transport.Chain
+	conn transport.Conn
+	beat time.Duration
+
+	mu      sync.Mutex // held by whoever sends while the driver is at work; guards what follows
+	out     []byte
+	chain   transport.Chain
+	working bool
+	timer   *time.Timer // calls sign
+}
+
+// work says whether the driver is at work.
+func (b *blocking) work(on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.working = on; on {
+		b.timer.Reset(b.beat)
+	} else {
+		b.timer.Stop()
+	}
+}
+
+// sign is the beat of a driver at work. Whether the client has it, whoever sends the answer finds out.
+func (b *blocking) sign() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.working {
+		b.message(transport.MessageHeader{Type: transport.MsgAlive}, nil)
+		_ = b.flush()
+		b.timer.Reset(b.beat)
+	}
 }
 
 // message adds one to what there is to send.

@@ -18,8 +18,12 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/server/executor"
+	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 )
@@ -437,5 +441,72 @@ func TestReadToken(t *testing.T) {
 		if string(got) != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrToken) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
+	}
+}
+
+// slowNVML is a management library that takes its time.
+type slowNVML struct {
+	nvml.Driver
+	leave chan struct{}
+}
+
+func (s slowNVML) NvmlInitWithFlags(uint32) nvml.NvmlReturn {
+	<-s.leave
+	return nvml.NVML_SUCCESS
+}
+
+func (slowNVML) NvmlShutdown() nvml.NvmlReturn { return nvml.NVML_SUCCESS }
+
+// While the library is at work, the client gets signs of life, and its answer once that is there.
+func TestSignsOfLifeOfNVML(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := transport.NewConn(fds[0], "the client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := os.NewFile(uintptr(fds[1]), "client")
+	leave, ended := make(chan struct{}), make(chan error)
+	go func() {
+		drv := nvmldispatch.New(slowNVML{leave: leave}, nvmldispatch.Options{})
+		ended <- serveNVML(conn, drv, nil, time.Millisecond)
+	}()
+	h := transport.CommandHeader{Size: transport.CommandHeaderSize + 8, Op: nvml.OpNvmlInitWithFlags,
+		Flags: transport.FlagAnswer}
+	f := transport.FrameHeader{Len: h.Size}
+	if _, err := client.Write(append(h.Append(f.Append(nil)), make([]byte, 8)...)); err != nil {
+		t.Fatal(err)
+	}
+	chain := transport.Chain{}
+	for signs := 0; ; {
+		b := make([]byte, transport.MessageHeaderSize)
+		if _, err := io.ReadFull(client, b); err != nil {
+			t.Fatal(err)
+		}
+		m, _, err := transport.ParseMessage(b)
+		if err == nil {
+			err = chain.Check(&m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Type == transport.MsgReply {
+			if signs < 3 || m.Result != 0 {
+				t.Errorf("%d signs of life before the answer %d", signs, m.Result)
+			}
+			break
+		}
+		if signs++; m.Type != transport.MsgAlive {
+			t.Fatalf("%+v", m)
+		}
+		if signs == 3 {
+			close(leave)
+		}
+	}
+	client.Close()
+	if err := <-ended; !errors.Is(err, executor.ErrEnded) {
+		t.Error(err)
 	}
 }

@@ -369,7 +369,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 	var work func() error
 	if w.cfg.Mode == modeNVML {
 		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
-		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome) }
+		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome, transport.Beat) }
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,

@@ -7,9 +7,9 @@
 /* What a connection has brought and nobody has taken yet: a system call takes all that is there. Zeroed at first. */
 struct scuda_inbox { size_t r, w; unsigned char bytes[8 << 10]; };
 
-/* All of the bytes, until a time of the monotonic clock in ms (0: for ever); 0 or -1 with errno. What is sent is in two
- * parts. */
-int scuda_net_send(int fd, const void *data, size_t n, const void *more, size_t m, int64_t until);
-int scuda_net_recv(int fd, struct scuda_inbox *in, void *data, size_t n, int64_t until);
-int scuda_net_skip(int fd, struct scuda_inbox *in, size_t n, int64_t until);
+/* All of the bytes; 0 or -1 with errno. A server that is alive says so, so it is given up (ETIMEDOUT) when for five
+ * beats nothing has come, or gone. What is sent is in two parts. */
+int scuda_net_send(int fd, const void *data, size_t n, const void *more, size_t m);
+int scuda_net_recv(int fd, struct scuda_inbox *in, void *data, size_t n);
+int scuda_net_skip(int fd, struct scuda_inbox *in, size_t n);
 #endif

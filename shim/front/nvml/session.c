@@ -85,23 +85,24 @@ static uint16_t chain_next(const struct message *m) {
 static int receive_reply(uint64_t seq, void *reply, uint32_t cap, uint32_t *got, int32_t *result) {
   struct message m;
   for (;;) {
-    if (scuda_net_recv(session.fd, &session.in, &m, sizeof m, 0) != 0) return -1;
+    if (scuda_net_recv(session.fd, &session.in, &m, sizeof m) != 0) return -1;
     size_t padded = ((size_t)m.len + 7) & ~(size_t)7;
     if (m.flags != chain_next(&m)) {
       errno = EPROTO;
       return -1;
     }
     if (m.type == WIRE_MESSAGE_REPLY && m.seq == seq && m.len <= cap) {
-      if (scuda_net_recv(session.fd, &session.in, reply, m.len, 0) != 0 ||
-          scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
+      if (scuda_net_recv(session.fd, &session.in, reply, m.len) != 0 ||
+          scuda_net_skip(session.fd, &session.in, padded - m.len) != 0) return -1;
       *got = m.len;
       *result = m.result;
       return 0;
     }
+    if (m.type == WIRE_MESSAGE_ALIVE && m.len == 0) continue;
     if (m.type == WIRE_MESSAGE_NOTICE && m.len <= 4096) {
       char text[4097];
-      if (scuda_net_recv(session.fd, &session.in, text, m.len, 0) != 0 ||
-          scuda_net_skip(session.fd, &session.in, padded - m.len, 0) != 0) return -1;
+      if (scuda_net_recv(session.fd, &session.in, text, m.len) != 0 ||
+          scuda_net_skip(session.fd, &session.in, padded - m.len) != 0) return -1;
       text[m.len] = 0;
       scuda_log(SCUDA_WARN, "server: %s", text);
       continue;
@@ -159,7 +160,7 @@ static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply,
   frame_header(head, COMMAND_HEADER + req_len);
   uint64_t seq = command_header(head + FRAME_HEADER, op, WIRE_COMMAND_ANSWER, req_len);
   *reply_len = 0;
-  if (scuda_net_send(session.fd, head, sizeof head, req, req_len, 0) != 0 ||
+  if (scuda_net_send(session.fd, head, sizeof head, req, req_len) != 0 ||
       receive_reply(seq, reply, reply_cap, reply_len, &result) != 0)
     return lose();
   return result;

@@ -9,14 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.uber.org/goleak"
-
-	"scuda.dev/scuda/transport"
 )
 
 // The front decides once a process what it is, so every case runs in a process of its own: this test binary again, with
@@ -319,87 +316,6 @@ func TestBusy(t *testing.T) {
 	const insufficientResources = "23\n"
 	if out != insufficientResources || !strings.Contains(errs, "has no room for another session") {
 		t.Errorf("%q and %q", out, errs)
-	}
-}
-
-// peer listens, reads what a client says first, answers with text and hangs up.
-func peer(t *testing.T, text string) string {
-	t.Helper()
-	l, err := transport.Listen(t.Context(), "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			c.Read(make([]byte, 4096))
-			c.Write([]byte(text))
-			c.Close()
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		wg.Wait()
-	})
-	return l.Addr().String()
-}
-
-// TestGarbageAfterWelcome: what does not belong to the protocol ends the session with one line.
-func TestGarbageAfterWelcome(t *testing.T) {
-	w, err := transport.AppendWelcome(nil, &transport.Welcome{Status: transport.StatusOK})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{
-		"another type":  string(transport.MessageHeader{Type: transport.MsgRun}.Append(nil)),
-		"a huge reply":  string(transport.MessageHeader{Type: transport.MsgReply, Len: 1 << 25}.Append(nil)),
-		"half a header": "1234567",
-		"letters":       strings.Repeat("garbage ", 100),
-	} {
-		t.Run(name, func(t *testing.T) {
-			out, errs := as(t, "init", "SCUDA_SERVER="+peer(t, string(w)+text))
-			if out != "ERROR_GPU_IS_LOST\n" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "lost the server") {
-				t.Errorf("%q %q", out, errs)
-			}
-		})
-	}
-}
-
-// TestTextsOfServer: what a server says stays within its line and moves no cursor, whatever is in it.
-func TestTextsOfServer(t *testing.T) {
-	const said = "\x1b]0;title\x07\nscuda: error: faked\r\u009b2J\x7f né"
-	w, err := transport.AppendWelcome(nil, &transport.Welcome{Status: transport.StatusOK})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var chain transport.Chain
-	notice := transport.MessageHeader{Type: transport.MsgNotice, Len: uint32(len(said))}
-	notice.Flags = chain.Next(&notice)
-	text := notice.Append(w)
-	text = append(append(text, said...), make([]byte, transport.Pad(len(said))-len(said))...)
-	refused, err := transport.AppendWelcome(nil, &transport.Welcome{Status: transport.StatusBusy, Error: said})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		answer []byte
-		lines  int
-		want   string
-	}{
-		"message": {text, 2, "server: ?]0;title? scuda: error: faked???2J? né\n"}, // the second: the server is lost
-		"refusal": {refused, 1, "?]0;title? scuda: error: faked ?2J? né"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, errs := as(t, "init", "SCUDA_SERVER="+peer(t, string(c.answer)))
-			if strings.ContainsAny(errs, "\x1b\r\x07\x7f\u009b") || strings.Count(errs, "\n") != c.lines ||
-				!strings.Contains(errs, c.want) {
-				t.Errorf("%q", errs)
-			}
-		})
 	}
 }
 
