@@ -111,7 +111,8 @@ func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult
 		if o.remoteOnly {
 			parts, part = 2, part-1
 		}
-		progress.Step(int64(parts*round+part), int64(parts*o.rounds), fmt.Sprintf("round %d of %d, %s", round+1, o.rounds, what))
+		progress.Step(int64(parts*round+part), int64(parts*o.rounds),
+			fmt.Sprintf("round %d of %d, %s", round+1, o.rounds, what))
 	}
 	var n, m, t []map[string]float64
 	for i := range o.rounds {
