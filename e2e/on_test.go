@@ -72,7 +72,7 @@ PasswordAuthentication no
 PermitRootLogin yes
 MaxStartups 100
 AllowTcpForwarding yes
-SetEnv HOME=%[3]s SCUDA_SIM=contents=process
+SetEnv HOME=%[3]s SCUDA_SIM=contents=process PATH=%[3]s/bin:/usr/bin:/bin
 `, port, folder, h.home), 0o600)
 	sshd := start(t, nil, "/usr/sbin/sshd", "-D", "-e", "-f", config)
 	sshd.await(sshd.err, `^Server listening on`)
@@ -268,14 +268,56 @@ func TestOnKilled(t *testing.T) {
 // What is wrong there, or on the way, is named.
 func TestOnFails(t *testing.T) {
 	h := newSSHHost(t)
-	h.ends(h.run("nobody@there", "true"), 125, "Permission denied", "this has to work first: ssh nobody@there true")
-	h.ends(h.run("no-such-host.invalid", "true"), 125, "Could not resolve hostname", "ssh ended with")
+	h.ends(h.run("nobody@there", "true"), 125, "Permission denied", "ssh-copy-id",
+		"this has to work first: ssh nobody@there true")
+	h.ends(h.run("no-such-host.invalid", "true"), 125, "Could not resolve hostname", "ssh ended with",
+		"no host has this name; check how it is written")
+	h.ends(h.run("ssh://127.0.0.1:1", "true"), 125, "no ssh server listens there", "ssh://USER@HOST:PORT")
 	p := start(t, h.env, scuda, "run", "--on", "there", "--", "true")
-	h.ends(p, 125, "no server there", "libcuda.so.1 cannot be opened", "--serve-flags")
+	h.ends(p, 125, "no server there", "that machine has no NVIDIA driver", "libcuda.so.1 cannot be opened",
+		"--serve-flags '--gpu sim'")
 	p = start(t, append(h.env, "PATH=/nowhere"), scuda, "run", "--on", "there", "--", "/bin/true")
 	h.ends(p, 125, "cannot be started", "apt install openssh-client")
 	p = start(t, h.env, scuda, "run", "--on", "there", "--on-folder", "/proc/scuda", "--", "true")
 	h.ends(p, 125, "finds no place there", "--on-folder FOLDER")
+}
+
+// A machine on which the copy cannot run says why, and what helps. Programs of the test stand in for what is there.
+func TestOnCannotRun(t *testing.T) {
+	h := newSSHHost(t)
+	for name, c := range map[string]struct {
+		program, text string
+		says          []string
+	}{
+		"architecture": {"uname", `case $1 in -s) echo Linux;; *) echo riscv64;; esac`,
+			[]string{"it is Linux-riscv64", "release builds have the others"}},
+		"system": {"uname", `case $1 in -s) echo Darwin;; *) echo arm64;; esac`,
+			[]string{"it is Darwin-arm64", "on Linux alone"}},
+		"full": {"mktemp", `ln -sf /dev/full "$1"; echo "$1"`,
+			[]string{"No space left on device", "the disk there is full; make room", "--on-folder FOLDER"}},
+		"no glibc": {"chmod", `echo "#!/no/such/loader" >"$2"; exec /bin/chmod "$@"`,
+			[]string{"lacks the C library glibc (2.27 or newer)", "container"}},
+		"old glibc": {"chmod", "cat >\"$2\" <<'END'\n#!/bin/sh\necho 'version `GLIBC_2.27 not found' >&2\nexit 1\nEND\n" +
+			`exec /bin/chmod "$@"`,
+			[]string{"the C library there is too old", "container"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := *h
+			h.t = t
+			path := filepath.Join(h.home, "bin", c.program)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+c.text+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Remove(path)
+			h.ends(h.run("there", "true"), 125, c.says...)
+			if list, err := filepath.Glob(h.home + "/.cache/scuda/on/*"); err != nil || len(list) > 0 {
+				t.Errorf("there is %q, %v", list, err)
+			}
+		})
+	}
 }
 
 // Containers are reached in the same way, by the programs that start others in them.

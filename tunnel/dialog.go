@@ -142,13 +142,21 @@ func (d *dialog) run() error {
 				return err
 			}
 		case wordLacks:
-			return fmt.Errorf("%w: it is %s, and this build of scuda has only its own architecture; release builds have "+
-				"the others", ErrSystem, strings.Join(words[1:], " "))
+			return lacks(strings.Join(words[1:], " "))
 		case wordFailed:
 			return failure(words[1:])
 		}
 	}
 	return fmt.Errorf("%w: the shell there prints more than %d bytes by itself", ErrHello, maxNoise)
+}
+
+// lacks says that there is no copy for a system.
+func lacks(system string) error {
+	if !strings.HasPrefix(system, "Linux-") {
+		return fmt.Errorf("%w: it is %s, and GPUs are served on Linux alone", ErrSystem, system)
+	}
+	return fmt.Errorf("%w: it is %s, and this build of scuda has only its own architecture; release builds have the "+
+		"others: use one here, or run scuda serve there", ErrSystem, system)
 }
 
 // failure says what a word of the script means. Programs there have said more on standard error.
@@ -170,7 +178,8 @@ func failure(words []string) error {
 	case "126":
 		return fmt.Errorf("%w: %s", ErrRun, elsewhere)
 	case "127":
-		return fmt.Errorf("%w: the system there lacks the C library glibc (2.27 or newer), which scuda needs", ErrRun)
+		return fmt.Errorf("%w: the system there lacks the C library glibc (2.27 or newer), which scuda needs; "+
+			"use a container with another system, by docker:// or kube://", ErrRun)
 	}
 	return fmt.Errorf("%w: it ended with status %s, as said above", ErrRun, words[1])
 }

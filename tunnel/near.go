@@ -119,6 +119,7 @@ type near struct {
 	cmd      *exec.Cmd
 	in       *os.File // the command's standard output
 	out      *os.File // and its input
+	said     *tail    // its standard error
 	exited   chan struct{}
 	leave    sync.Once
 }
@@ -162,7 +163,9 @@ func (n *near) run(ctx context.Context, report func(Report) error) error {
 			return n.explain(err)
 		}
 	}
-	if r.Error != "" {
+	if means := cause(r.Error); means != "" {
+		return fmt.Errorf("%w: %s: %s", ErrServer, means, r.Error)
+	} else if r.Error != "" {
 		return fmt.Errorf("%w: %s (for options of the server there: --serve-flags)", ErrServer, r.Error)
 	}
 	var lc net.ListenConfig
@@ -217,7 +220,9 @@ func (n *near) start() error {
 		return err
 	}
 	n.cmd = exec.Command(path, way.arguments(script)...)
-	n.cmd.Stdin, n.cmd.Stdout, n.cmd.Stderr = theirIn, theirOut, os.Stderr
+	n.said = &tail{to: os.Stderr}
+	n.cmd.Stdin, n.cmd.Stdout, n.cmd.Stderr = theirIn, theirOut, n.said
+	n.cmd.WaitDelay = lastWord // where what it started keeps its standard error
 	err = n.cmd.Start()
 	theirIn.Close()
 	theirOut.Close()
@@ -273,7 +278,8 @@ func (n *near) meet(m *mux) error {
 
 // explain says why the connection ended before there was a server.
 func (n *near) explain(err error) error {
-	if !errors.Is(err, ErrEnded) && !errors.Is(err, syscall.EPIPE) {
+	ended := errors.Is(err, ErrEnded) || errors.Is(err, syscall.EPIPE)
+	if !ended && !errors.Is(err, ErrFolder) && !errors.Is(err, ErrCopy) && !errors.Is(err, ErrRun) {
 		return err
 	}
 	t := time.NewTimer(lastWord)
@@ -281,8 +287,19 @@ func (n *near) explain(err error) error {
 	select {
 	case <-n.exited:
 	case <-t.C:
-		return fmt.Errorf("%w: %s is silent", ErrNotThere, n.wish.Way.Word)
+		if ended {
+			return fmt.Errorf("%w: %s is silent; see whether it answers: %s", ErrNotThere, n.wish.Way.Word, n.wish.Way.trial())
+		}
 	}
-	return fmt.Errorf("%w: %s ended with %s before a server ran on %s; what it says stands above; this has to work "+
-		"first: %s", ErrNotThere, n.wish.Way.Command[0], n.cmd.ProcessState, n.wish.Way.Word, n.wish.Way.trial())
+	means := cause(n.said.String())
+	switch {
+	case !ended && means != "":
+		return fmt.Errorf("%w: %s", err, means)
+	case !ended:
+		return err
+	case means == "":
+		means = "what it says stands above"
+	}
+	return fmt.Errorf("%w: %s ended with %s before a server ran on %s: %s; this has to work first: %s", ErrNotThere,
+		n.wish.Way.Command[0], n.cmd.ProcessState, n.wish.Way.Word, means, n.wish.Way.trial())
 }
