@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -223,22 +223,28 @@ func medians(rounds []map[string]float64) map[string]float64 {
 
 // table prints the result for people.
 func (r *benchResult) table(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "native\tover scuda\tratio\tof plain TCP\t  measure\t")
+	head := []string{"measure", "over scuda", "of plain TCP"}
+	if r.Native != nil {
+		head = []string{"measure", "native", "over scuda", "ratio", "of plain TCP"}
+	}
+	rows := [][]string{head}
 	for _, name := range r.Measures {
-		native, ratio, tcp := "-", "-", "-"
-		if v, ok := r.Native[name]; ok {
-			native, ratio = quantity(name, v), fmt.Sprintf("%.2f", r.Remote[name]/v)
+		row := []string{name, quantity(name, r.Remote[name])}
+		if r.Native != nil {
+			native, ratio := "-", "-"
+			if v, ok := r.Native[name]; ok {
+				native, ratio = quantity(name, v), fmt.Sprintf("%.2f", r.Remote[name]/v)
+			}
+			row = []string{name, native, row[1], ratio}
 		}
+		tcp := "-"
 		size, rest, _ := strings.Cut(name, " MiB ")
 		if v, ok := r.TCP[size+" MiB over plain TCP"]; ok && rest != "" {
 			tcp = fmt.Sprintf("%.2f", v/r.Remote[name])
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t  %s\t\n", native, quantity(name, r.Remote[name]), ratio, tcp, name)
+		rows = append(rows, append(row, tcp))
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
+	printColumns(w, rows)
 	fmt.Fprintf(w, "\nPlain TCP between two processes of this machine: round trip %s", seconds(r.TCP[benchRoundTrip]))
 	for _, size := range []float64{16, 256} {
 		if v := r.TCP[fmt.Sprintf("%.0f MiB over plain TCP", size)]; v > 0 {
@@ -247,6 +253,23 @@ func (r *benchResult) table(w io.Writer) error {
 	}
 	_, err := fmt.Fprintln(w, ".")
 	return err
+}
+
+// printColumns prints rows of equally many columns: names at the left, then figures, whose ends are below each other.
+func printColumns(w io.Writer, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, text := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	for _, row := range rows {
+		fmt.Fprintf(w, "%-*s", widths[0], row[0])
+		for i, text := range row[1:] {
+			fmt.Fprintf(w, "  %*s", widths[i+1], text)
+		}
+		fmt.Fprintln(w)
+	}
 }
 
 // quantity is a value of a measure with its unit: seconds where its name does not say anything else.
