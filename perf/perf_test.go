@@ -108,6 +108,11 @@ func TestSchema(t *testing.T) {
 	if !reflect.DeepEqual(x, y) {
 		t.Errorf("written again it differs:\n%s", b.String())
 	}
+	const other = `{"machine":"an H200","programs":[]}` // of a script
+	_, err = ParseResult(strings.NewReader(other))
+	if !errors.Is(err, ErrResult) || !strings.Contains(err.Error(), "scuda perf run has not written it") {
+		t.Errorf("got %v", err)
+	}
 	if _, err := ParseResult(strings.NewReader(`{"schema":2}`)); !errors.Is(err, ErrResult) {
 		t.Errorf("another schema: %v", err)
 	}

@@ -162,12 +162,22 @@ func Quantity(v float64, unit string) string {
 
 // ParseResult reads a result.
 func ParseResult(r io.Reader) (*Result, error) {
-	var x Result
-	if err := json.NewDecoder(r).Decode(&x); err != nil {
+	var text json.RawMessage
+	if err := json.NewDecoder(r).Decode(&text); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrResult, err)
 	}
-	if x.Schema != Schema {
-		return nil, fmt.Errorf("%w: schema %d, this scuda knows %d", ErrResult, x.Schema, Schema)
+	// What has no schema at all is another kind of file: its fields would only confuse.
+	var kind struct{ Schema int }
+	if err := json.Unmarshal(text, &kind); err != nil || kind.Schema == 0 {
+		return nil, fmt.Errorf("%w: it has no schema, so scuda perf run has not written it", ErrResult)
+	}
+	if kind.Schema != Schema {
+		return nil, fmt.Errorf("%w: schema %d, this scuda knows %d; use the release that wrote it", ErrResult, kind.Schema,
+			Schema)
+	}
+	var x Result
+	if err := json.Unmarshal(text, &x); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrResult, err)
 	}
 	return &x, nil
 }
