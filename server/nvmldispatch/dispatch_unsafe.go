@@ -105,7 +105,7 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 		}
 	}
 	c.pidsToServer(op)
-	status := c.invoke(op)
+	status := c.ofNobody(op, c.invoke(op))
 	c.pidsToClient(op, status)
 	if status == nvml.NVML_SUCCESS && !f.optional && c.missed() {
 		status = nvml.NVML_ERROR_INVALID_ARGUMENT

@@ -3,6 +3,7 @@ package nvmldispatch
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 
 	"scuda.dev/scuda/api/nvml"
 )
@@ -27,12 +28,17 @@ var pidFields = map[uint16]pidField{
 	nvml.OpNvmlDeviceGetMPSComputeRunningProcesses_v3: {2, 0, false},
 	nvml.OpNvmlDeviceGetProcessUtilization:            {1, 0, false},
 	nvml.OpNvmlDeviceGetAccountingPids:                {2, 0, false},
+	nvml.OpNvmlDeviceGetEncoderSessions:               {2, 4, false},
+	nvml.OpNvmlDeviceGetFBCSessions:                   {2, 4, false},
 	nvml.OpNvmlDeviceGetRunningProcessDetailList:      {1, 0, true},
 	nvml.OpNvmlDeviceGetProcessesUtilizationInfo:      {1, 8, true},
 }
 
-// pidParams are the parameters that are a pid.
+// pidParams are the parameters that are a pid. The driver is asked about the client's own processes alone.
 var pidParams = map[uint16]int{nvml.OpNvmlDeviceGetAccountingStats: 1}
+
+// nobody is the pid of no process: Linux's go to 2^22.
+const nobody = math.MaxUint32
 
 // processes are the client machine's own.
 func (d *Dispatcher) processes() []Process {
@@ -100,6 +106,15 @@ func (c *call) pidsToServer(op uint16) {
 			return
 		}
 	}
+	c.args.word[i] = nobody // the driver says what it says of a pid that it does not know
+}
+
+// ofNobody corrects the status of a driver that answers about any pid.
+func (c *call) ofNobody(op uint16, status nvml.NvmlReturn) nvml.NvmlReturn {
+	if i, ok := pidParams[op]; ok && status == nvml.NVML_SUCCESS && c.args.word[i] == nobody {
+		return nvml.NVML_ERROR_NOT_FOUND
+	}
+	return status
 }
 
 // processName answers nvmlSystemGetProcessName for a process of the client's machine, of which the server's driver

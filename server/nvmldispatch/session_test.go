@@ -167,6 +167,13 @@ func TestProcesses(t *testing.T) {
 	if _, _, err := d.Call(nvml.OpNvmlDeviceGetAccountingStats, request(1, 4242, 1), reply); err != nil || b.Asked != 100 {
 		t.Errorf("the driver is asked about %d, %v; want the worker's pid 100", b.Asked, err)
 	}
+	for _, pid := range []int{100, 200, 1, nobody, 1<<32 | 200} { // 200 was in a list
+		r, n, err := d.Call(nvml.OpNvmlDeviceGetAccountingStats, request(1, pid, 1), reply)
+		if r != int32(nvml.NVML_ERROR_NOT_FOUND) || n != 0 || err != nil || b.Asked != nobody {
+			t.Errorf("figures of pid %d, who is not the client's: %d, %d bytes, %v; the driver was asked about %d", pid, r, n,
+				err, b.Asked)
+		}
+	}
 	for _, req := range [][]byte{
 		request(1, 24, info, 3), request(1, 24, info), request(1, 24, info, 1<<40), request(1, 16, u32(1<<24|16, 2, 0, 0), 2),
 	} {
