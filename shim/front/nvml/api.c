@@ -291,7 +291,7 @@ static int process_slot(uint64_t slot, const void *device, uint32_t *count, stru
   if (r) return r;
   uint8_t *reply = malloc(REPLY);
   if (!reply) return NVML_MEMORY;
-  uint32_t room = to ? *count : 0;
+  uint32_t room = to ? *count : 0, filled = 0;
   r = call_slot(slot, id, room < 1024 ? room : 1024, reply, REPLY, &got);
   if (got >= 8) {
     memcpy(&n, reply, 8);
@@ -303,10 +303,11 @@ static int process_slot(uint64_t slot, const void *device, uint32_t *count, stru
       memcpy(to[k].numbers, reply + at, 32);
       memcpy(to[k].command, reply + at + 40, length);
       to[k].command[length] = 0;
+      filled++;
       at += 40 + (uint32_t)((length + 7) & ~(uint64_t)7);
       if (at > got) at = got;
     }
-    *count = (uint32_t)n;
+    *count = r == NVML_OK ? filled : (uint32_t)n;   /* the program reads so many, whatever the server said */
   }
   free(reply);
   return r;

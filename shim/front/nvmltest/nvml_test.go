@@ -3,6 +3,7 @@ package nvmltest
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.uber.org/goleak"
+
+	"scuda.dev/scuda/api/nvml"
 )
 
 // The front decides once a process what it is, so every case runs in a process of its own: this test binary again, with
@@ -182,7 +185,7 @@ func TestCallAll(t *testing.T) {
 
 // TestShapes calls what does not fit the generic form as it stands.
 func TestShapes(t *testing.T) {
-	const want = `init 0, device 0
+	const usual = `init 0, device 0
 how many: 7, 2
 utilization 0, 2: pid 200 4242, sm 55, array kept
 other version 25
@@ -196,11 +199,29 @@ counters 0, 2: 101 202 0
 metadata 7, 140 bytes, 0: 77, compatibility 0: 77
 system's events 0, 0, wait 10 kept 0, free 0, again 2, wrong version 25
 `
-	srv := startServer(t, "")
-	cmd := exec.CommandContext(t.Context(), shapes, library)
-	cmd.Env = environment(t, "SCUDA_SERVER="+srv.addr)
-	if out, err := cmd.CombinedOutput(); err != nil || string(out) != want {
-		t.Errorf("%v, got\n%s\nwant\n%s", err, out, want)
+	const slotCall = 48
+	for name, c := range map[string]struct {
+		forge func(op uint16, req, reply []byte)
+		want  string
+	}{
+		"usual": {nil, usual},
+		"more processes than there are": {func(op uint16, req, reply []byte) {
+			if op == nvml.OpNvmlInternalGetExportTable && len(req) == slotCall && req[24] == 213 && req[40] != 1 {
+				binary.LittleEndian.PutUint64(reply, 1<<20)
+			}
+		}, usual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := startServer(t, "")
+			srv.mu.Lock()
+			srv.forge = c.forge
+			srv.mu.Unlock()
+			cmd := exec.CommandContext(t.Context(), shapes, library)
+			cmd.Env = environment(t, "SCUDA_SERVER="+srv.addr)
+			if out, err := cmd.CombinedOutput(); err != nil || string(out) != c.want {
+				t.Errorf("%v, got\n%s\nwant\n%s", err, out, c.want)
+			}
+		})
 	}
 }
 

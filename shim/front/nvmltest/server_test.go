@@ -23,7 +23,8 @@ type server struct {
 	sessions atomic.Int32 // opened so far
 	byes     atomic.Int32 // taken leave of
 
-	mu    sync.Mutex
+	mu    sync.Mutex                         // guards what follows
+	forge func(op uint16, req, reply []byte) // changes answers; may be nil
 	conns []net.Conn
 	log   strings.Builder
 }
@@ -149,6 +150,12 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 			if err != nil {
 				t.Error(err)
 				return
+			}
+			s.mu.Lock()
+			forge := s.forge
+			s.mu.Unlock()
+			if forge != nil {
+				forge(cmd.Op, payload, reply[:n])
 			}
 			h := transport.MessageHeader{Len: uint32(n), Type: transport.MsgReply, Result: result, Seq: cmd.Seq}
 			h.Flags = chain.Next(&h)
