@@ -1,11 +1,15 @@
 package config
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // ParseLog reads a log setting, LEVEL or LEVEL,file=PATH. The empty one means warnings on standard error.
@@ -52,9 +56,34 @@ func ParseLogFormat(s string) (LogFormat, error) {
 // Handler writes lines of a format.
 func (f LogFormat) Handler(w io.Writer, level slog.Level) slog.Handler {
 	if f == LogJSON {
-		return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})
+		return slog.NewJSONHandler(escaper{w}, &slog.HandlerOptions{Level: level})
 	}
 	return slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})
+}
+
+// escaper escapes what is not printable in lines of JSON, as text has it: package json lets control characters beyond
+// ASCII and those that turn the direction of a line pass, and a peer's texts are among the lines.
+type escaper struct{ w io.Writer }
+
+func (e escaper) Write(line []byte) (int, error) {
+	hidden := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if bytes.IndexFunc(line, hidden) < 0 {
+		return e.w.Write(line)
+	}
+	var b []byte
+	for _, r := range string(line) {
+		if !hidden(r) {
+			b = utf8.AppendRune(b, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			b = fmt.Appendf(b, `\u%04x`, unit)
+		}
+	}
+	if _, err := e.w.Write(b); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }
 
 // OpenLog makes the logger that a setting asks for; without a file it writes to w. With an error comes one that

@@ -106,14 +106,47 @@ int scuda_log_enabled(int level) {
   return level >= atomic_load(&log_level);
 }
 
-/* Texts of a server are among the lines: what moves the cursor or begins a line of its own is left out, in ASCII as in
- * the two bytes that UTF-8 has for it. */
+/* What a terminal may not be shown beside the control characters of ASCII: the others (C1), what has no form of its own
+ * or changes the direction of what follows (Unicode's Cf), separators of lines, and what nobody has assigned. A test
+ * compares it with Go's tables, by which transport.Printable goes. */
+static int is_hidden(uint32_t c) {
+  static const struct { uint32_t first, last; } ranges[] = {
+      {0x80, 0x9f}, {0xad, 0xad}, {0x600, 0x605}, {0x61c, 0x61c}, {0x6dd, 0x6dd}, {0x70f, 0x70f}, {0x890, 0x891},
+      {0x8e2, 0x8e2}, {0x180e, 0x180e}, {0x200b, 0x200f}, {0x2028, 0x202e}, {0x2060, 0x206f}, {0xd800, 0xf8ff},
+      {0xfeff, 0xfeff}, {0xfff0, 0xfffb}, {0xfffe, 0xffff}, {0x110bd, 0x110bd}, {0x110cd, 0x110cd},
+      {0x13430, 0x1343f}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xffffffff}};
+  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+    if (c >= ranges[i].first && c <= ranges[i].last) return 1;
+  return 0;
+}
+
+/* How many bytes of text are a character beyond ASCII in well-formed UTF-8; 0: none. */
+static size_t utf8(const unsigned char *text, size_t n, uint32_t *c) {
+  size_t k = *text >= 0xf0 ? 4 : *text >= 0xe0 ? 3 : *text >= 0xc0 ? 2 : 0;
+  if (k == 0 || k > n || *text > 0xf4) return 0;
+  *c = *text & (0x7fu >> k);
+  for (size_t i = 1; i < k; i++) {
+    if ((text[i] & 0xc0) != 0x80) return 0;
+    *c = *c << 6 | (text[i] & 0x3fu);
+  }
+  static const uint32_t least[] = {0x80, 0x800, 0x10000};
+  return *c < least[k - 2] ? 0 : k;
+}
+
+/* Texts of a server are among the lines: what moves the cursor, turns what follows around or begins a line of its own
+ * is left out. */
 static void make_printable(char *text, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    unsigned char c = (unsigned char)text[i], next = i + 1 < n ? (unsigned char)text[i + 1] : 0;
-    if (c == '\n' || c == '\t') text[i] = ' ';
-    else if (c < 0x20 || c == 0x7f) text[i] = '?';
-    else if (c == 0xc2 && next >= 0x80 && next < 0xa0) text[i] = text[i + 1] = '?';
+  unsigned char *p = (unsigned char *)text;
+  for (size_t i = 0, k; i < n; i += k) {
+    uint32_t c = 0;
+    k = 1;
+    if (p[i] == '\n' || p[i] == '\t') p[i] = ' ';
+    else if (p[i] < 0x20 || p[i] == 0x7f) p[i] = '?';
+    else if (p[i] >= 0x80) {
+      size_t length = utf8(p + i, n - i, &c);
+      if (length != 0) k = length;
+      if (length == 0 || is_hidden(c)) memset(p + i, '?', k);
+    }
   }
 }
 
