@@ -177,7 +177,7 @@ func (v *Visit) Wrong() time.Duration {
 	}
 	w.last = now
 	w.times = min(w.times+1, math.MaxInt16)
-	if w.times >= 0 {
+	if w.times <= freeWrongs {
 		return 0
 	}
 	delay := firstDelay
