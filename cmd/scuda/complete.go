@@ -27,7 +27,7 @@ var choices = map[string][]string{
 	"tls":           {"auto", "always"},
 	"isolation":     {string(isolation.Auto), string(isolation.Require), string(isolation.Log), string(isolation.Off)},
 	"profiles":      {"base", "profile", "nccl", "profile,nccl"},
-	"rdma-fabric":   {"untrusted", "trusted"},
+	"rdma-fabric":   {"trusted", "untrusted"},
 	"log":           {"debug", "info", "warn", "error"},
 	"log-format":    {string(config.LogText), string(config.LogJSON)},
 	"counter":       {string(baseline.Strace), string(baseline.Probes)},
