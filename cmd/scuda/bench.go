@@ -62,7 +62,7 @@ those of the rounds until then.`,
 	}
 	cmd.AddCommand(newProxy(), newSyscalls())
 	f := cmd.Flags()
-	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
+	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
 	f.IntVar(&o.rounds, "rounds", 5, "`N` rounds of native and remote measurements")
 	f.IntVar(&o.conns, "connections", 4, "compare with `N` plain TCP connections")

@@ -98,7 +98,7 @@ func newInfo() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&address, "server", "", "ask this server (`HOST:PORT`) instead of the configured one")
+	cmd.Flags().StringVar(&address, "server", "", "ask this server (`HOST:PORT` or name) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token")
 	withEnv(cmd.Flags(), "token-file")
 	return cmd

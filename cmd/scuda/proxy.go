@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/perf/delay"
 )
 
@@ -27,7 +28,11 @@ way. Programs that use the printed address as their server run as they would ove
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p, err := delay.Listen(listen, args[0], roundTrip/2)
+			address, err := config.Address(args[0])
+			if err != nil {
+				return usage(err)
+			}
+			p, err := delay.Listen(listen, address, roundTrip/2)
 			if err != nil {
 				return err
 			}

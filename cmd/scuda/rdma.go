@@ -41,11 +41,14 @@ permission; and say which device, port and address paths to the server would use
 well. It ends with status 1 where RDMA cannot be used.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
 			if address == "" {
-				var err error
-				if address, _, err = config.Server(); err != nil {
-					return err
-				}
+				address, _, err = config.Server()
+			} else if address, err = config.Address(address); err != nil {
+				err = usage(err)
+			}
+			if err != nil {
+				return err
 			}
 			local, peer := ends(cmd.Context(), address)
 			r := rdma.Examine(device, local, peer)
@@ -63,7 +66,7 @@ well. It ends with status 1 where RDMA cannot be used.`,
 		},
 	}
 	cmd.Flags().StringVar(&address, "server", "",
-		"look at the way to this server (`HOST:PORT`) instead of the configured one")
+		"look at the way to this server (`HOST:PORT` or name) instead of the configured one")
 	cmd.Flags().StringVar(&device, "device", config.RDMADevice(),
 		"`DEVICE`[:PORT[:GIDINDEX]] instead of the one that fits [$SCUDA_RDMA_DEVICE]")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -69,7 +69,7 @@ cache there the first time, and starts a server that serves this program alone a
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
+	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
 	on.flags(cmd.Flags())
 	return cmd

@@ -48,7 +48,7 @@ interest, is counted first, and the difference is shown.`,
 	f.StringVar(&o.base, "base", "", "count this `COMMAND` line (for sh) first and show what the program adds to it")
 	f.BoolVar(&o.native, "native", false, "leave the environment as it is: the machine's own driver")
 	f.BoolVar(&o.asJSON, "json", false, "print the counts as JSON")
-	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
+	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
 	return cmd
 }

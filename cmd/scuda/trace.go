@@ -81,7 +81,7 @@ the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
 	cmd.Flags().SetInterspersed(false)
 	probes.flags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
-	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT`) instead of the configured one")
+	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
 	return cmd
 }
