@@ -261,7 +261,7 @@ func serveOn(t *testing.T, addr string) string {
 
 // A cuInit that found no server is no final word.
 func TestInitIsTriedAgain(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.3:0") // an address of its own: no other test is given this port meanwhile
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,13 +56,13 @@ func newSSHHost(t *testing.T) *sshHost {
 	if err := os.Mkdir(h.home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") // sshd cannot pick a port
+	l, err := net.Listen("tcp", "127.0.0.2:0") // sshd cannot pick a port; no other test takes one at this address
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	l.Close()
-	config := write("sshd_config", fmt.Sprintf(`ListenAddress 127.0.0.1:%s
+	config := write("sshd_config", fmt.Sprintf(`ListenAddress 127.0.0.2:%s
 HostKey %s/hostkey
 AuthorizedKeysFile %[2]s/userkey.pub
 PidFile none
@@ -78,14 +78,14 @@ SetEnv HOME=%[3]s SCUDA_SIM=contents=process PATH=%[3]s/bin:/usr/bin:/bin
 	sshd.await(sshd.err, `^Server listening on`)
 
 	client := write("ssh_config", fmt.Sprintf(`Host there jump behind
-  HostName 127.0.0.1
+  HostName 127.0.0.2
   Port %s
   User %s
   IdentityFile %s/userkey
   IdentitiesOnly yes
   UserKnownHostsFile %[3]s/known
   StrictHostKeyChecking accept-new
-  LocalForward 127.0.0.1:%[1]s 127.0.0.1:1
+  LocalForward 127.0.0.2:%[1]s 127.0.0.1:1
   RemoteCommand false
 Host behind
   ProxyJump jump
