@@ -2,7 +2,10 @@
 """Figures: each workload runs in a native and in a remote process, which measure by turns; prints native, remote and
 ratio (medians over the rounds) and what is asked for.
 
-    bench.py [--rounds N] [--list] [WORKLOAD...]
+    bench.py [--rounds N] [--list] [--before BUILD] [--tls] [WORKLOAD...]
+
+With --before an older build of scuda (a folder like build/) measures by turns with this one, with --tls a server that
+demands TLS; each has a column, and the ratio to it.
 
 Workloads are the functions of workloads.py, and, once each, "loading" (what the shim costs a program that does not
 use CUDA), "trips" (round trips counted), "again" (modules uploaded by a second run) and "links" (a server that a
@@ -14,6 +17,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -140,11 +144,11 @@ class Bench:
             print(f"{name}, {side}: {e}", flush=True)
             return None
 
-    def rounds(self, names, sides):
+    def rounds(self, names, places):
         before = self.trip
         for name in names:
             known = set(self.values)
-            self.turns(self.n, name, {side: (side, {}) for side in sides})
+            self.turns(self.n, name, places)
             after = self.measure()
             if before and after:
                 self.trips_then.update((new, (before + after) / 2) for new in set(self.values) - known)
@@ -276,7 +280,9 @@ class Bench:
                 mark = "" if r["met"] is None else "met" if r["met"] else "MISSED"
                 ratio = f"{r['ratio']:.2f}" if r["ratio"] else "-"
                 native, remote = show(r["native"], r["name"]), show(r["remote"], r["name"])
-                print(f"{r['name']:<60} {native:>10} {remote:>10} {ratio:>6}  {r['asked']} {mark}", flush=True)
+                also = "".join(f"  {other} {show(v, r['name'])}" + (f" ({r['remote'] / v:.3f} ×)" if v else "")
+                               for other, v in r["others"].items())
+                print(f"{r['name']:<60} {native:>10} {remote:>10} {ratio:>6}  {r['asked']} {mark}{also}", flush=True)
         if os.environ.get("OUT"):
             Path(os.environ["OUT"], "bench.json").write_text(
                 json.dumps({"rounds": self.n, "round trip": self.trip, "rows": rows}, indent=1))
@@ -286,7 +292,8 @@ class Bench:
             native, remote = self.median(name, "native"), self.median(name, "remote")
             trip = self.trips_then.get(name, self.trip)
             limit, asked = self.asked(name, native, trip)
-            yield {"name": name, "round trip": trip, "native": native, "remote": remote,
+            others = {place: self.median(name, place) for place in sides if place not in ("native", "remote")}
+            yield {"name": name, "round trip": trip, "native": native, "remote": remote, "others": others,
                    "ratio": remote / native if native and remote else None, "asked": asked,
                    "met": None if limit is None or limit is False or remote is None else remote <= limit,
                    "values": sides}
@@ -317,6 +324,8 @@ def main():
     ap.add_argument("--rounds", type=int, default=3)
     ap.add_argument("--timeout", type=float, default=150)
     ap.add_argument("--native-only", action="store_true")
+    ap.add_argument("--before", metavar="BUILD", help="an older build that measures by turns with this one")
+    ap.add_argument("--tls", action="store_true", help="measure by turns with a server that demands TLS")
     ap.add_argument("--list", action="store_true")
     a = ap.parse_args()
     everything = [n for n in WORK if not n.endswith("_link") and n != "generate"] + EXTRAS
@@ -332,22 +341,36 @@ def main():
     env = dict(os.environ, PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false",
                TORCHINDUCTOR_CACHE_DIR=f"{work}/inductor", TRITON_CACHE_DIR=f"{work}/triton")
     subprocess.run([RUN, "facts"], check=False)
-    sides = ["native"] if a.native_only else ["native", "remote"]
-    server = None
-    if "remote" in sides:
-        if "SCUDA_SERVER" not in env:
-            server, env["SCUDA_SERVER"] = start_server(f"{work}/server", env)
-            env["BENCH_SERVER"] = str(server.pid)
-    bench = Bench(env, a.timeout, a.rounds, lambda: round_trip(build) if "remote" in sides else None)
+    places, servers = {"native": ("native", {})}, []
+
+    def serve(name, **more):
+        """Starts a server, at which a place of this name measures."""
+        server, address = start_server(f"{work}/{name}", dict(env, **more))
+        servers.append(server)
+        if m := re.search(r"^fingerprint (\S+)$", Path(work, name, "out").read_text(), re.M):
+            more["SCUDA_FINGERPRINT"] = m[1]
+        places[name] = ("remote", dict(more, SCUDA_SERVER=address, BENCH_SERVER=str(server.pid)))
+
+    if not a.native_only:
+        if "SCUDA_SERVER" in env:
+            places["remote"] = ("remote", {})
+        else:
+            serve("remote")
+            env |= places["remote"][1]
+        if a.before:
+            serve("before", BUILD=str(Path(a.before).resolve()))
+        if a.tls:
+            serve("tls", SCUDA_TLS="always", SCUDA_STATE_DIR=f"{work}/state")
+    bench = Bench(env, a.timeout, a.rounds, lambda: round_trip(build) if "remote" in places else None)
     print(f"{'':<60} {'native':>10} {'remote':>10} {'ratio':>6}  asked", flush=True)
     try:
-        bench.rounds([n for n in chosen if n in WORK], sides)
+        bench.rounds([n for n in chosen if n in WORK], places)
         for extra in EXTRAS:
-            if extra in chosen and "remote" in sides:
+            if extra in chosen and "remote" in places:
                 getattr(bench, extra)()
                 bench.report()
     finally:
-        if server:
+        for server in servers:
             server.terminate()
             server.wait(10)
         shutil.rmtree(work, ignore_errors=True)
