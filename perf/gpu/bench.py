@@ -347,8 +347,8 @@ def main():
         """Starts a server, at which a place of this name measures."""
         server, address = start_server(f"{work}/{name}", dict(env, **more))
         servers.append(server)
-        if m := re.search(r"^fingerprint (\S+)$", Path(work, name, "out").read_text(), re.M):
-            more["SCUDA_FINGERPRINT"] = m[1]
+        if "SCUDA_TLS" in more:  # who names a fingerprint wants TLS, from any server
+            more["SCUDA_FINGERPRINT"] = re.search(r"^fingerprint (\S+)$", Path(work, name, "out").read_text(), re.M)[1]
         places[name] = ("remote", dict(more, SCUDA_SERVER=address, BENCH_SERVER=str(server.pid)))
 
     if not a.native_only:
