@@ -20,7 +20,7 @@ func TestRefusedImages(t *testing.T) {
 	if got, want := p.out.String(), "with a buffer: "+why; !strings.HasSuffix(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got, want := p.err.String(), "without\nscuda: warning: module image refused (209): "+why; got != want {
+	if got, want := p.err.String(), "without\nscuda: warning: module image refused (218): "+why; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -296,7 +296,7 @@ func TestRefusedImages(t *testing.T) {
 			machineCode[:len(machineCode)-1] + "\x00"},
 		{"cut", code, 10, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, "the simul\x00"},
 		{"no room", code, 0, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, ""},
-		{"newer PTX", []byte(strings.Replace(head, "80", "100", 1)), 200, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU,
+		{"newer PTX", []byte(strings.Replace(head, "80", "100", 1)), 200, cuda.CUDA_ERROR_INVALID_PTX,
 			"the simulated GPU runs PTX for sm_90 and older; this image has PTX for sm_100 only"},
 		{"an instruction", []byte(head + ".entry k() { nonsense; }"), 200, cuda.CUDA_ERROR_INVALID_PTX,
 			"ptx: 4:14: instruction nonsense is not supported"},

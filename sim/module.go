@@ -36,8 +36,6 @@ type function struct {
 
 func (f *function) owner() *cudaContext { return f.mod.ctx }
 
-const newestArch = 129 // that a text may be for: the last of the 12.x family
-
 const maxName = 64 << 10 // longest symbol name that is looked at
 
 // program makes a program of a module image whose size nobody knows.
@@ -55,8 +53,8 @@ func (g *GPU) program(image pointer, l jitLog) (*ptx.Module, cuda.CUresult) {
 func (g *GPU) compile(img *fatbin.Image, l jitLog) (*ptx.Module, cuda.CUresult) {
 	text, err := img.PTX(g.capability.arch)
 	switch {
-	case err != nil && img.Format == fatbin.FormatPTX && img.Members[0].Arch > newestArch:
-		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_PTX, noPTX(img, g.capability.arch))
+	case errors.Is(err, fatbin.ErrNoMatch) && img.Format == fatbin.FormatPTX:
+		return nil, l.refuse(g.log, foreignText(&img.Members[0]), noPTX(img, g.capability.arch))
 	case errors.Is(err, fatbin.ErrNoMatch):
 		return nil, l.refuse(g.log, cuda.CUDA_ERROR_NO_BINARY_FOR_GPU, noPTX(img, g.capability.arch))
 	case err != nil:
@@ -70,6 +68,19 @@ func (g *GPU) compile(img *fatbin.Image, l jitLog) (*ptx.Module, cuda.CUresult) 
 		return nil, l.refuse(g.log, cuda.CUDA_ERROR_INVALID_PTX, err)
 	}
 	return prog, ok
+}
+
+// foreignText says what a text gives that is for other GPUs alone: the driver compiles it and so looks at its version
+// first, where among the members of a fatbin it would choose none.
+func foreignText(m *fatbin.Member) cuda.CUresult {
+	text, err := m.Data()
+	if err == nil {
+		_, err = ptx.Parse(text)
+	}
+	if errors.Is(err, ptx.ErrVersion) {
+		return cuda.CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+	}
+	return cuda.CUDA_ERROR_INVALID_PTX
 }
 
 func (g *GPU) fileProgram(name pointer, l jitLog) (*ptx.Module, cuda.CUresult) {

@@ -11,10 +11,10 @@ int main(int argc, char **argv) {
   char log[256] = "";
   CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER};
   void *values[] = {(void *)sizeof log, log};
-  WANT(cuModuleLoadDataEx(&module, newer, 2, options, values), CUDA_ERROR_NO_BINARY_FOR_GPU);
+  WANT(cuModuleLoadDataEx(&module, newer, 2, options, values), CUDA_ERROR_INVALID_PTX);
   printf("with a buffer: %s\n", log);
   fprintf(stderr, "without\n");
-  WANT(cuModuleLoadData(&module, newer), CUDA_ERROR_NO_BINARY_FOR_GPU);
-  WANT(cuLibraryLoadData(&library, newer, NULL, NULL, 0, NULL, NULL, 0), CUDA_ERROR_NO_BINARY_FOR_GPU);
+  WANT(cuModuleLoadData(&module, newer), CUDA_ERROR_INVALID_PTX);
+  WANT(cuLibraryLoadData(&library, newer, NULL, NULL, 0, NULL, NULL, 0), CUDA_ERROR_INVALID_PTX);
   return 0;
 }
