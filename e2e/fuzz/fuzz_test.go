@@ -97,3 +97,24 @@ func TestMessageStream(t *testing.T) {
 		}
 	}
 }
+
+// One cause can make a finding of every case; a run ends before they fill the disk.
+func TestEnoughFindings(t *testing.T) {
+	f := &fuzzer{options: options{number: -1, jobs: 2, every: time.Hour, keep: t.TempDir(), out: new(lines)}}
+	f.kinds = []*kind{{name: "door", share: 1, try: func(_ context.Context, c *trial) { c.fault("always") }}}
+	if err := f.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.findings(); n < enough || n > enough+f.jobs {
+		t.Errorf("%d findings", n)
+	}
+}
+
+// Without Go its own fuzzing is refused at the start.
+func TestNativeNeedsGo(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := newFuzzer(t.Context(), options{only: []string{"native"}, root: "../.."})
+	if err == nil || !strings.Contains(err.Error(), "-only") {
+		t.Error(err)
+	}
+}

@@ -21,6 +21,9 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
+// enough findings end a run: one cause makes many, and each keeps files.
+const enough = 100
+
 // fuzzer is a run.
 type fuzzer struct {
 	options
@@ -115,6 +118,12 @@ func newFuzzer(ctx context.Context, o options) (*fuzzer, error) {
 	if len(f.kinds) == 0 {
 		f.close()
 		return nil, fmt.Errorf("there is no kind %s", strings.Join(o.only, ", "))
+	}
+	if f.wants("native") {
+		if _, err := exec.LookPath("go"); err != nil {
+			f.close()
+			return nil, fmt.Errorf("kind native: %w; name the other kinds with -only where there is no Go", err)
+		}
 	}
 	if err := f.prepare(ctx); err != nil {
 		f.close()
@@ -243,10 +252,14 @@ func (f *fuzzer) round(ctx context.Context) bool {
 	return left.Load() && !slices.ContainsFunc(f.servers(), (*server).gone)
 }
 
-// pick makes the next case, of the kind that is furthest behind its share; nil when there are no more.
+// pick makes the next case, of the kind that is furthest behind its share; nil when there are no more, or enough
+// findings.
 func (f *fuzzer) pick() *trial {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.found) >= enough {
+		return nil
+	}
 	var k *kind
 	behind := func(k *kind) float64 { return float64(k.spent.Load()) / float64(k.share) }
 	for _, x := range f.kinds {
