@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 )
 
 // Names of an authority's files.
@@ -29,14 +28,29 @@ const (
 // ErrName is a name that a certificate, or a tenant, cannot have.
 var ErrName = errors.New("bad name")
 
-var validName = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,63})$`)
+const longestName = 64
 
 // CheckName says whether tenants and certificates may bear a name. It stands in logs and in metrics.
 func CheckName(name string) error {
-	if !validName.MatchString(name) {
+	if !validName(name) {
 		return fmt.Errorf("%w: write 1 to 64 letters, digits, dots, dashes or underlines, not %.80q", ErrName, name)
 	}
 	return nil
+}
+
+// validName is no regular expression, because this package is part of every client, and to compile one takes half a
+// millisecond of each program's start.
+func validName(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return name != "" && len(name) <= longestName
 }
 
 // Names of tenants that a server gives by itself; no certificate and no file gives them.
