@@ -6,7 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { RING_BYTES = 4 << 20, COMMAND_MAX = WIRE_MAX_COMMAND, HEADER = WIRE_HEADER,
+enum { RING_BYTES = 4 << 20, READY_BYTES = 128 << 10 /* without a page fault */, COMMAND_MAX = WIRE_MAX_COMMAND,
+       HEADER = WIRE_HEADER,
        TRACE_AS_DATA = 65536, STARTED = 1 << 18 /* a command that was sent already */ };
 int scuda_blocking;
 _Atomic int scuda_sharing;
@@ -26,9 +27,11 @@ int32_t scuda_ring_setup(void) {
   uint8_t *ring = MAP_FAILED;
   if (!ftruncate(fd, RING_BYTES))
     ring = mmap(NULL, 2 * (size_t)RING_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  /* Populated: a launch that had to fault a page of it in would take 2 µs instead of 0.1. */
+  /* A launch that had to fault a page of it in would take 2 µs instead of 0.1. The beginning is populated here, what
+     follows by the core's sender when the program gets near: most programs never do. */
   if (ring == MAP_FAILED ||
-      mmap(ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == MAP_FAILED ||
+      mmap(ring, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
+      mmap(ring, READY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) == MAP_FAILED ||
       mmap(ring + RING_BYTES, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
     close(fd);
     return CUDA_ERROR_OUT_OF_MEMORY;
