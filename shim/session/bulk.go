@@ -103,27 +103,26 @@ func (b *transfers) open() error {
 func (b *transfers) openConns() error {
 	n := min(b.most, b.dialer.welcome.Bulk, transport.MaxBulkConns)
 	hello := b.dialer.hello(transport.KindBulk)
-	hello.Count = n
 	if b.threads != nil && !b.threads(2*n) {
 		n = 0
 		b.log.Warn("no bulk connections, as no threads can be started; big copies go over the main connection")
 	}
-	var conns []*bulkConn
+	hello.Count = n
+	lines, err := b.dialer.lines(hello)
 	none := func() {
-		for _, c := range conns {
-			_ = c.tcp.Line.Close()
+		for _, line := range lines {
+			_ = line.Close()
 		}
 		b.state.Store(bulkGone)
 		b.arrivals.End()
 	}
-	for i := range n {
-		hello.Number = i
-		line, err := b.dialer.line(&hello)
-		if err != nil {
-			b.log.Warn("no bulk connections; big copies go over the main connection", "error", err)
-			none()
-			return err
-		}
+	if err != nil {
+		b.log.Warn("no bulk connections; big copies go over the main connection", "error", err)
+		none()
+		return err
+	}
+	var conns []*bulkConn
+	for _, line := range lines {
 		sent := func(n, _ int) { b.traffic.sent.Add(uint64(n)) }
 		conns = append(conns, &bulkConn{t: b, tcp: bulk.TCP{Line: line, Sent: sent}})
 	}

@@ -56,6 +56,32 @@ func withBulk(t *testing.T, p *peer, f *front, conns int) (*Session, []net.Conn)
 	return s, lines
 }
 
+// The bulk connections are opened at once: the server here welcomes none before it has met all.
+func TestBulkConnectionsOpenAtOnce(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.welcome.Capabilities = []string{transport.CapTickets}
+	const conns = 4
+	var all sync.WaitGroup
+	all.Add(conns)
+	var mu sync.Mutex
+	var numbers []int
+	p.joining = func(hello *transport.Hello) {
+		n, _ := transport.TicketNumber(hello.Ticket)
+		mu.Lock()
+		numbers = append(numbers, n)
+		mu.Unlock()
+		if hello.Count != conns {
+			t.Errorf("connection %d of %d, expected of %d", n, hello.Count, conns)
+		}
+		all.Done()
+		all.Wait()
+	}
+	withBulk(t, p, f, conns)
+	if slices.Sort(numbers); !slices.Equal(numbers, []int{0, 1, 2, 3}) {
+		t.Errorf("connections %v", numbers)
+	}
+}
+
 // Uploads of several threads arrive whole, and on every connection in the order of their commands.
 func TestBulkUploads(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)

@@ -2,8 +2,10 @@ package session
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
+	"sync"
 
 	"scuda.dev/scuda/transport"
 )
@@ -39,6 +41,20 @@ func (d *dialer) line(hello *transport.Hello) (*transport.Line, error) {
 		return nil, err
 	}
 	return transport.NewLine(c)
+}
+
+// lines dials the hello's count of connections, at once: each takes as many round trips as all of them together. With
+// an error it gives those that are open.
+func (d *dialer) lines(hello transport.Hello) (lines []*transport.Line, err error) {
+	var wg sync.WaitGroup
+	all, errs := make([]*transport.Line, hello.Count), make([]error, hello.Count)
+	for i := range all {
+		one := hello
+		one.Number = i
+		wg.Go(func() { all[i], errs[i] = d.line(&one) })
+	}
+	wg.Wait()
+	return slices.DeleteFunc(all, func(l *transport.Line) bool { return l == nil }), errors.Join(errs...)
 }
 
 // opened says that a socket is in use, which a forked child has to close.

@@ -33,6 +33,7 @@ type peer struct {
 	conns    []net.Conn
 	main     net.Conn
 	callback chan net.Conn
+	joining  func(hello *transport.Hello) // told of bulk connections before they are welcomed
 	bulk     chan net.Conn
 	ended    chan struct{}
 	done     sync.WaitGroup
@@ -99,6 +100,9 @@ func (p *peer) serve(c *net.TCPConn) {
 		p.t.Error(err)
 	}
 	if hello.Kind == transport.KindBulk {
+		if p.joining != nil {
+			p.joining(hello)
+		}
 		if _, err := c.Write(b); err == nil {
 			p.bulk <- c
 		}
