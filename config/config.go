@@ -125,10 +125,11 @@ func Target() (to transport.Target, err error) {
 // configured one.
 func To(address, tokenFile string) (transport.Target, error) {
 	to := transport.Target{Address: address}
-	s, err := saved(address)
+	list, err := readServers()
 	if err != nil {
 		return to, err
 	}
+	s := saved(list, address)
 	if tokenFile != "" {
 		to.Token, err = ReadToken(tokenFile)
 		to.TokenOf = tokenFile
@@ -138,7 +139,7 @@ func To(address, tokenFile string) (transport.Target, error) {
 	if err != nil {
 		return to, err
 	}
-	if other := holder(to.Token); other != nil && other.Address != address {
+	if other := holder(list, to.Token); other != nil && other.Address != address {
 		to.TokenOf += ", which is that of the server " + other.Name
 	}
 	to.TLS, err = clientTLS(address, s)
@@ -153,11 +154,11 @@ func Candidate(s *Saved) (transport.Target, error) {
 
 // Token gives the token to present to the server at an address and what says it, nil where none is configured.
 func Token(address string) (text []byte, source string, err error) {
-	s, err := saved(address)
+	list, err := readServers()
 	if err != nil {
 		return nil, "", err
 	}
-	return token(s)
+	return token(saved(list, address))
 }
 
 func token(s *Saved) (text []byte, source string, err error) {
@@ -187,13 +188,9 @@ func token(s *Saved) (text []byte, source string, err error) {
 	return b, path, err
 }
 
-// holder is the remembered server that a token is for, nil where there is none.
-func holder(token []byte) *Saved {
+// holder is the one of the remembered servers that a token is for, nil where there is none.
+func holder(list []Saved, token []byte) *Saved {
 	if token == nil {
-		return nil
-	}
-	list, err := readServers()
-	if err != nil {
 		return nil
 	}
 	for i := range list {
