@@ -46,7 +46,6 @@ type Dispatcher struct {
 	Options
 	drv     nvml.Driver
 	told    map[string]bool // refused settings that were logged
-	listed  map[uint32]bool // pids of the server's machine that lists of this session had
 	handles [kinds]*handles
 	inits   int
 	arena   []uint64
@@ -58,7 +57,7 @@ func New(drv nvml.Driver, o Options) *Dispatcher {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Dispatcher{Options: o, drv: drv, told: map[string]bool{}, listed: map[uint32]bool{}}
+	d := &Dispatcher{Options: o, drv: drv, told: map[string]bool{}}
 	for k := range d.handles {
 		d.handles[k] = newHandles()
 	}

@@ -139,24 +139,25 @@ func (d *Dispatcher) slotProcesses(
 		return int32(r), 0, nil
 	}
 	found := uint64(binary.LittleEndian.Uint32(count))
-	binary.LittleEndian.PutUint64(reply, found)
 	at := 8
 	if r != nvml.NVML_SUCCESS {
+		binary.LittleEndian.PutUint64(reply, found)
 		return int32(r), at, nil
 	}
+	entries = entries[:min(found, room)*entryBytes]
 	processes := d.processes()
-	for e := range min(found, room) {
-		entry := entries[e*entryBytes:][:entryBytes]
-		command := textOf(entry[entryName:])
+	kept := ownProcesses(processes, entries, entryBytes, 0)
+	for e := range kept {
+		entry := entries[e*entryBytes:]
+		command := ""
 		for _, p := range processes {
-			if binary.LittleEndian.Uint32(entry) == p.Server {
+			if binary.LittleEndian.Uint32(entry) == p.Client {
 				command = p.Program[:min(len(p.Program), entryBytes-entryName-1)]
 			}
 		}
-		d.showClients(processes, entry[:entryName], entryName, 0)
 		n := entryName + 8 + (len(command)+7)&^7
 		if at+n > len(reply) {
-			binary.LittleEndian.PutUint64(reply, e)
+			kept = e
 			break
 		}
 		clear(reply[at : at+n])
@@ -165,6 +166,7 @@ func (d *Dispatcher) slotProcesses(
 		copy(reply[at+entryName+8:], command)
 		at += n
 	}
+	binary.LittleEndian.PutUint64(reply, uint64(kept))
 	return 0, at, nil
 }
 
@@ -198,7 +200,9 @@ func (d *Dispatcher) slotSamples(
 	samples = samples[:found*sampleBytes]
 	processes := d.processes()
 	for s := samples; len(s) != 0; s = s[sampleBytes:] {
-		d.showClients(processes, s[8:sampleBytes], sampleEngine, samplePID)
+		for engines := s[8:sampleBytes]; len(engines) != 0; engines = engines[sampleEngine:] { // each has its place
+			ownProcesses(processes, engines[:sampleEngine], sampleEngine, samplePID)
+		}
 	}
 	return int32(r), 16 + copy(reply[16:], samples), nil
 }

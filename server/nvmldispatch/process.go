@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"scuda.dev/scuda/api/nvml"
 )
@@ -48,33 +49,28 @@ func (d *Dispatcher) processes() []Process {
 	return d.Processes()
 }
 
-// mostListed bounds what a session remembers of lists; a session that saw more sees the names of the latest.
-const mostListed = 1 << 14
-
-// showClients replaces pids of workers by those of their clients, in elements of size bytes that the driver has
-// written. The others are listed from then on.
-func (d *Dispatcher) showClients(processes []Process, elements []byte, size, offset int) {
-elements:
-	for ; len(elements) >= size; elements = elements[size:] {
-		at := elements[offset : offset+4]
-		pid := binary.LittleEndian.Uint32(at)
-		for _, p := range processes {
-			if pid == p.Server {
-				binary.LittleEndian.PutUint32(at, p.Client)
-				continue elements
-			}
-		}
-		if pid == 0 { // no element
+// ownProcesses keeps those elements of size bytes, of a list that the driver has written, that are processes of the
+// client, with their pids there, and gives their number. The server's machine is not the client's: who else uses its
+// GPUs, and for what, is not told.
+func ownProcesses(processes []Process, elements []byte, size, offset int) int {
+	kept := 0
+	for rest := elements; len(rest) >= size; rest = rest[size:] {
+		pid := binary.LittleEndian.Uint32(rest[offset:])
+		i := slices.IndexFunc(processes, func(p Process) bool { return p.Server == pid })
+		if i < 0 || pid == 0 { // 0: the driver filled less
 			continue
 		}
-		if len(d.listed) >= mostListed {
-			clear(d.listed)
-		}
-		d.listed[pid] = true
+		to := elements[kept*size:][:size]
+		copy(to, rest[:size])
+		binary.LittleEndian.PutUint32(to[offset:], processes[i].Client)
+		kept++
 	}
+	clear(elements[kept*size:])
+	return kept
 }
 
-// pidsToClient translates the pids of a result.
+// pidsToClient leaves the client's own processes in a list. Where there was no room for all, the count stays that of
+// all: the client makes as much room, and then gets its own.
 func (c *call) pidsToClient(op uint16, status nvml.NvmlReturn) {
 	f, ok := pidFields[op]
 	if !ok || status != nvml.NVML_SUCCESS {
@@ -82,11 +78,14 @@ func (c *call) pidsToClient(op uint16, status nvml.NvmlReturn) {
 	}
 	p := &c.f.params[f.param]
 	elements, size := c.buf[f.param], int(p.size)
+	var count []byte
 	if f.within {
-		elements, size = c.array[f.param], int(p.array.size)
+		elements, size, count = c.array[f.param], int(p.array.size), c.buf[f.param][p.array.count:]
+	} else {
+		count = c.buf[p.countArg-1]
 	}
 	if len(elements) != 0 {
-		c.d.showClients(c.d.processes(), elements, size, f.offset)
+		binary.LittleEndian.PutUint32(count, uint32(ownProcesses(c.d.processes(), elements, size, f.offset)))
 	}
 }
 
@@ -118,32 +117,24 @@ func (c *call) ofNobody(op uint16, status nvml.NvmlReturn) nvml.NvmlReturn {
 }
 
 // processName answers nvmlSystemGetProcessName for a process of the client's machine, of which the server's driver
-// knows only the worker. The driver is asked about those that it has listed for this session, and not about others: it
-// would look any process of the server's machine up.
+// knows only the worker. The driver itself would look any process of the server's machine up.
 func (c *call) processName() (nvml.NvmlReturn, bool) {
-	room := len(c.buf[1])
-	if c.args.at[1] == nil {
-		room = 0
+	if c.d.inits == 0 {
+		return 0, false // which the driver says
 	}
-	pid := uint32(c.args.word[0])
+	room := len(c.buf[1])
+	if c.args.at[1] == nil || room == 0 {
+		return nvml.NVML_ERROR_INVALID_ARGUMENT, true
+	}
 	for _, p := range c.d.processes() {
-		if pid != p.Client {
+		if uint32(c.args.word[0]) != p.Client {
 			continue
 		}
-		switch {
-		case room == 0:
-			return nvml.NVML_ERROR_INVALID_ARGUMENT, true
-		case room <= len(p.Program):
+		if room <= len(p.Program) {
 			return nvml.NVML_ERROR_INSUFFICIENT_SIZE, true
 		}
 		clear(c.buf[1][copy(c.buf[1], p.Program):])
 		return nvml.NVML_SUCCESS, true
-	}
-	switch {
-	case c.d.listed[pid] || c.d.inits == 0: // which the driver says
-		return 0, false
-	case room == 0:
-		return nvml.NVML_ERROR_INVALID_ARGUMENT, true
 	}
 	return nvml.NVML_ERROR_NOT_FOUND, true
 }
