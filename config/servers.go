@@ -255,7 +255,7 @@ func parseServers(text string) (list []Saved, err error) {
 	number := 0
 	for l := range strings.Lines(text) {
 		number++
-		words := strings.Fields(value(l))
+		words := strings.FieldsFunc(value(l), func(r rune) bool { return r == ' ' || r == '\t' }) // as before comments
 		if len(words) == 0 {
 			continue
 		}

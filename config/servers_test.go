@@ -115,6 +115,7 @@ func TestParseServers(t *testing.T) {
 		"gpu1 gpu:x\n":                      "is not a number",
 		"a gpu:1\na gpu:2\n":                "line 2: a or its address",
 		"a gpu:1\nb gpu:1\n":                "line 2: b or its address",
+		"0\f#":                              "line 1: write NAME", // a form feed is no blank, to comments neither
 		"a gpu:1 token=\n":                  "token= has no usable value",
 		"a gpu:1 token=x%1\n":               "token= has no usable value",
 		"a gpu:1 token=x%+1y\n":             "token= has no usable value",
