@@ -52,6 +52,8 @@ var Settings = []Setting{
 	{Name: "SCUDA_REAL_LIBNVML", Meaning: "path of the machine's own NVML, likewise"},
 	{Name: "SCUDA_SIM",
 		Meaning: "settings of the simulated GPU (sim.md), for a server or the stand-alone libraries"},
+	{Name: "SCUDA_ADMIN", Server: true,
+		Meaning: "socket of the server that `scuda ps` and other administrator's verbs ask; default `auto`"},
 	{Name: "SCUDA_EXPORTER_LISTEN", Meaning: "address of `scuda exporter`: its option `--listen`"},
 	{Name: "SCUDA_CONFIG", Server: true},
 	{Name: "SCUDA_GPU", Server: true},

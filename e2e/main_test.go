@@ -81,6 +81,7 @@ func setUp(m *testing.M) (int, error) {
 	}
 	// as on a GPU, a process finds what it has left in memory
 	os.Setenv("SCUDA_SIM", "contents=process")
+	os.Setenv("SCUDA_ADMIN", "none") // servers of tests are not found by others' scuda ps
 	os.Setenv("XDG_CONFIG_HOME", filepath.Join(programs, "no-config"))
 	os.Setenv("XDG_CACHE_HOME", filepath.Join(programs, "cache"))
 	os.Setenv("XDG_STATE_HOME", filepath.Join(programs, "state"))

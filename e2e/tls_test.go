@@ -163,7 +163,7 @@ func TestTenants(t *testing.T) {
 	session(env("alice"), true)
 	write("bob certificate\n")
 	s.signal(syscall.SIGHUP)
-	s.await(s.err, `session ended.*credential was withdrawn`)
+	s.await(s.err, `the server ended the session.*credential was withdrawn`)
 	session(env("alice"), false)
 	session(env("bob"), true)
 }

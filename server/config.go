@@ -106,6 +106,9 @@ type Config struct {
 	// how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 	Drain time.Duration
 
+	// Admin is the socket of the admin interface: a path, [admin.Auto], or [admin.None], as "" is.
+	Admin string
+
 	// Metrics is HOST:PORT of an HTTP port with /metrics for Prometheus, /healthz and /readyz; "": none. It is served
 	// without a token.
 	Metrics  string

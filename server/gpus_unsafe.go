@@ -3,9 +3,11 @@ package server
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"unsafe"
 
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/driver/invoke"
 	"scuda.dev/scuda/server/metrics"
 )
 
@@ -31,6 +33,7 @@ func (w *worker) readGPUs() (list gpuList) {
 			return fail("nvmlDeviceGetHandleByIndex_v2", r)
 		}
 		list.GPUs = append(list.GPUs, readGPU(d, h, int(i)))
+		list.Users = append(list.Users, readUsers(d, h, int(i))...)
 	}
 	return list
 }
@@ -66,6 +69,38 @@ func readGPU(d nvml.Driver, h nvml.NvmlDevice, index int) metrics.GPU {
 	g.TemperatureC = value(r, float64(celsius), 1)
 	return g
 }
+
+// mostUsers is how many processes of a GPU are asked for.
+const mostUsers = 8192
+
+// readUsers asks which processes have memory of a GPU, and how much. A driver that does not say it has none.
+func readUsers(d nvml.Driver, h nvml.NvmlDevice, index int) (list []gpuUser) {
+	for room := 64; room <= mostUsers; room *= 2 {
+		// In the heap, where it does not move. The count stands in the first one.
+		users := make([]nvml.NvmlProcessInfo, room+1)
+		n := &users[0].Pid
+		*n = uint32(room)
+		r := invoke.NVML(d, nvml.OpNvmlDeviceGetComputeRunningProcesses_v3, &nvml.Words{
+			uint64(h), uint64(uintptr(unsafe.Pointer(n))), uint64(uintptr(unsafe.Pointer(&users[1]))),
+		})
+		if r == nvml.NVML_ERROR_INSUFFICIENT_SIZE {
+			continue
+		}
+		if r == nvml.NVML_SUCCESS {
+			for _, u := range users[1:][:min(int(*n), room)] {
+				if u.UsedGpuMemory != notAvailable {
+					list = append(list, gpuUser{index, int(u.Pid), u.UsedGpuMemory})
+				}
+			}
+		}
+		runtime.KeepAlive(users)
+		break
+	}
+	return list
+}
+
+// notAvailable is NVML's word for a figure that it does not have.
+const notAvailable = ^uint64(0)
 
 // text asks for a string of at most 95 bytes.
 func text(ask func(unsafe.Pointer, uint32) nvml.NvmlReturn) string {

@@ -29,7 +29,7 @@ const recent = time.Second
 
 // Reasons why a server is not ready.
 var (
-	errDraining = errors.New("draining: the server is shutting down")
+	errDraining = errors.New("draining: the server takes no new sessions")
 	errStarting = errors.New("starting: no worker has opened the driver yet")
 )
 
@@ -37,7 +37,6 @@ var (
 type metricsPort struct {
 	listener net.Listener
 	server   *http.Server
-	gpus     *gpuReader
 	done     sync.WaitGroup
 }
 
@@ -48,10 +47,10 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 		s.metrics = metrics.NewServer(build, nil)
 		return nil, nil
 	}
-	gpus := &gpuReader{start: func() (*process, error) {
-		return s.startProcess(s.stop, modeNVML, nobody)
-	}}
-	s.metrics = metrics.NewServer(build, remember(gpus.read))
+	s.metrics = metrics.NewServer(build, func() ([]metrics.GPU, error) {
+		list, err := s.readGPUs()
+		return list.GPUs, err
+	})
 	s.metrics.TenantMemory(s.commons.Memory)
 	if s.images != nil {
 		s.metrics.ModuleCache(s.cacheFigures)
@@ -61,7 +60,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w",
 			s.cfg.Metrics, err)
 	}
-	p := &metricsPort{listener: l, gpus: gpus}
+	p := &metricsPort{listener: l}
 	p.server = &http.Server{
 		Handler:           s.metrics.Handler(s.readiness, s.cfg.Profiles),
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
@@ -99,7 +98,7 @@ func remember[T any](ask func() (T, error)) func() (T, error) {
 }
 
 func (s *supervisor) readiness() error {
-	if s.draining.Load() {
+	if s.closed() != nil {
 		return errDraining
 	}
 	if s.facts.Load() == nil {
@@ -122,7 +121,6 @@ func (p *metricsPort) Close() {
 	}
 	_ = p.server.Close()
 	p.done.Wait()
-	p.gpus.close()
 }
 
 // countWorker follows a CUDA worker from now, when it is warm, to its end.
@@ -155,14 +153,14 @@ type gpuReader struct {
 }
 
 // read is the collector's. After a failure the next attempt waits a while, so that a broken driver costs little.
-func (g *gpuReader) read() ([]metrics.GPU, error) {
+func (g *gpuReader) read() (gpuList, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return nil, errDraining
+		return gpuList{}, errDraining
 	}
 	if time.Now().Before(g.retryAt) {
-		return nil, g.failed
+		return gpuList{}, g.failed
 	}
 	list, err := g.ask()
 	if err != nil {
@@ -172,29 +170,29 @@ func (g *gpuReader) read() ([]metrics.GPU, error) {
 	return list, err
 }
 
-func (g *gpuReader) ask() ([]metrics.GPU, error) {
+func (g *gpuReader) ask() (gpuList, error) {
 	if g.proc == nil || g.proc.gone() {
 		var err error
 		if g.proc, err = g.start(); err != nil {
 			g.proc = nil
-			return nil, err
+			return gpuList{}, err
 		}
 	}
 	if err := g.proc.line.Send(msgGPUs, struct{}{}, -1); err != nil {
-		return nil, err
+		return gpuList{}, err
 	}
 	t := time.NewTimer(gpuTimeout)
 	defer t.Stop()
 	select {
 	case list := <-g.proc.gpus:
 		if list.Error != "" {
-			return nil, errors.New(list.Error)
+			return gpuList{}, errors.New(list.Error)
 		}
-		return list.GPUs, nil
+		return list, nil
 	case <-g.proc.exited:
-		return nil, fmt.Errorf("the worker that reads NVML died: %w", exitReason(g.proc))
+		return gpuList{}, fmt.Errorf("the worker that reads NVML died: %w", exitReason(g.proc))
 	case <-t.C:
-		return nil, errors.New("NVML does not answer")
+		return gpuList{}, errors.New("NVML does not answer")
 	}
 }
 
@@ -216,7 +214,15 @@ func (g *gpuReader) close() {
 // gpuList is a worker's answer.
 type gpuList struct {
 	GPUs  []metrics.GPU
+	Users []gpuUser
 	Error string
+}
+
+// gpuUser is a process that has memory of a GPU.
+type gpuUser struct {
+	GPU   int // index in the list
+	PID   int
+	Bytes uint64
 }
 
 // answerGPUs takes a worker's answer; one that nobody waits for any more makes room.

@@ -166,10 +166,10 @@ func (p *pool) pause(ctx context.Context, w *process) {
 	latest, look := time.NewTimer(refillLatest), time.NewTicker(refillAfter)
 	defer latest.Stop()
 	defer look.Stop()
-	for seen := w.calls(); p.waiting.Load() == 0; {
+	for seen := w.glance().Calls; p.waiting.Load() == 0; {
 		select {
 		case <-look.C:
-			n := w.calls()
+			n := w.glance().Calls
 			if n == seen {
 				return
 			}

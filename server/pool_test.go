@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 )
@@ -52,7 +53,9 @@ func TestPoolLetsClientsBegin(t *testing.T) {
 					}
 					time.Sleep(making)
 					w := &process{
-						exited: make(chan struct{}), calls: func() uint64 { return uint64(min(time.Since(began), c.takes[0]+c.busy)) },
+						exited: make(chan struct{}), glance: func() metrics.Glance {
+							return metrics.Glance{Calls: uint64(min(time.Since(began), c.takes[0]+c.busy))}
+						},
 					}
 					if made == 1 && c.ends > 0 {
 						time.AfterFunc(time.Until(began.Add(c.takes[0]+c.ends)), func() { close(w.exited) })
@@ -94,7 +97,7 @@ func TestPoolServesCrowd(t *testing.T) {
 					case <-ctx.Done():
 						return nil, ctx.Err()
 					}
-					return &process{exited: make(chan struct{}), calls: func() uint64 { return 0 }}, nil
+					return &process{exited: make(chan struct{}), glance: func() metrics.Glance { return metrics.Glance{} }}, nil
 				}
 				p := newPool(ctx, 1, start, func(err error) { t.Error(err) })
 				p.helpers, p.discard = make(chan struct{}, c.helpers), func(*process) {}
@@ -164,7 +167,7 @@ func TestPoolPassesHangingStarts(t *testing.T) {
 					}
 					select {
 					case <-took:
-						return &process{exited: make(chan struct{}), calls: func() uint64 { return 0 }}, nil
+						return &process{exited: make(chan struct{}), glance: func() metrics.Glance { return metrics.Glance{} }}, nil
 					case <-limit.Done():
 						return nil, limit.Err()
 					}
@@ -219,7 +222,8 @@ func TestPoolForgetsNobody(t *testing.T) {
 						return nil, ctx.Err()
 					}
 					w := &process{
-						Worker: &spawner.Worker{PID: 1}, exited: make(chan struct{}), calls: func() uint64 { return uint64(roll(3)) },
+						Worker: &spawner.Worker{PID: 1}, exited: make(chan struct{}),
+						glance: func() metrics.Glance { return metrics.Glance{Calls: uint64(roll(3))} },
 					}
 					switch roll(12) {
 					case 0:

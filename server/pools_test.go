@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"scuda.dev/scuda/server/metrics"
 )
 
 // slowPools gives pools whose workers take a second to start.
@@ -13,7 +15,8 @@ func slowPools(ctx context.Context) *pools {
 	return newPools(ctx, func(ctx context.Context, tenant string) *pool {
 		start := func(ctx context.Context) (*process, error) {
 			time.Sleep(time.Second)
-			return &process{exited: make(chan struct{}), tenant: tenant, calls: func() uint64 { return 0 }}, ctx.Err()
+			none := func() metrics.Glance { return metrics.Glance{} }
+			return &process{exited: make(chan struct{}), tenant: tenant, glance: none}, ctx.Err()
 		}
 		p := newPool(ctx, 1, start, func(error) {})
 		p.discard = func(*process) {}

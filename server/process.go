@@ -13,6 +13,7 @@ import (
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/spawner"
@@ -29,8 +30,7 @@ const (
 	msgCallback = transport.KindCallback // joinInfo with the callback connection
 	msgBulk     = transport.KindBulk     // joinInfo with a bulk connection
 	msgRDMA     = transport.KindRDMA     // joinInfo with the control connection of RDMA
-	msgDrain    = "drain"                // the supervisor shuts down soon
-	msgRevoked  = "revoked"              // the session's tenant may not go on; the process will be ended
+	msgNotice   = "notice"               // noticeInfo, a line for the log of the session's client
 	msgPage     = "page"                 // the page of memory that the worker counts in, before its configuration
 	msgCommons  = "commons"              // commonsInfo with the memory of the tenant's sessions, before a CUDA session
 	msgGPUs     = "gpus"                 // what does NVML say about the GPUs? The worker's answer: gpuList
@@ -108,16 +108,20 @@ type process struct {
 	// whose sessions it may serve, and with whose workers it may share memory
 	tenant  string
 	profile isolation.Profile // what it may do
-	// closed once the process is reaped; err, ended and hasEnded are valid then
+	// closed once the process is reaped; err, ended, clean and final are valid then
 	exited chan struct{}
 	err    error
 	ended  endedInfo
 	clean  bool // the worker said that its session ended
 	gpus   chan gpuList
-	calls  func() uint64 // carried out for the client so far
+	glance func() metrics.Glance // of the page in which it counts
+	final  metrics.Glance        // the last one
 	grant  atomic.Pointer[grant]
 	asking atomic.Bool // for an image
 }
+
+// noticeInfo is what a session's client is told.
+type noticeInfo struct{ Text string }
 
 // grant is what a CUDA worker may have of what its supervisor keeps: what its session's tenant has brought.
 type grant struct {
@@ -157,7 +161,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 		Worker: worker, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
 		tenant: tenant, profile: wc.Profile,
 	}
-	p.calls = func() uint64 { return pages.Calls(page) }
+	p.glance = func() metrics.Glance { return pages.Glance(page) }
 	text := s.follow(worker, says)
 	answer := make(chan error, 1)
 	var reader sync.WaitGroup
@@ -173,6 +177,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 		text.end(err)
 		p.err = err
 		line.Close()
+		p.final = pages.Glance(page)
 		pages.Remove(page)
 		close(p.exited)
 	}()

@@ -25,6 +25,7 @@ type client struct {
 	host, address string // the same address may stand for several machines, the same name as well
 	pid           int
 	command       string
+	user          string
 }
 
 func clientOf(c net.Addr, hello *transport.Hello) client {
@@ -33,7 +34,7 @@ func clientOf(c net.Addr, hello *transport.Hello) client {
 	if command == "" {
 		command = hello.Program
 	}
-	return client{hello.Host, address, hello.PID, command}
+	return client{hello.Host, address, hello.PID, command, hello.User}
 }
 
 // processes are those of a tenant that run on the machine of of. The host is only what a client says, and tenants may

@@ -30,8 +30,12 @@ type supervisor struct {
 	pools    *pools
 	places   *places
 	sessions sessions
-	draining atomic.Bool
-	first    chan struct{} // closed when facts is valid
+	draining atomic.Bool // the server shuts down
+	held     atomic.Bool // an administrator wants no new sessions
+	started  time.Time
+	gpus     *gpuReader
+	readGPUs func() (gpuList, error) // what gpus has read a moment ago
+	first    chan struct{}           // closed when facts is valid
 	once     sync.Once
 	facts    atomic.Pointer[readyInfo] // what the latest CUDA worker saw
 	stop     context.Context           // ends when connections must be dropped
@@ -68,8 +72,10 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer kill()
 	s := &supervisor{
 		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
-		door: door.New(door.Places()),
+		door: door.New(door.Places()), started: time.Now(),
 	}
+	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, nobody) }}
+	s.readGPUs = remember(s.gpus.read)
 	s.sessions.init(cfg.MaxSessions, cfg.MaxNVML, cfg.MaxPerClient)
 	var err error
 	if _, s.board, err = board.New(); err != nil {
@@ -83,6 +89,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer func() { _ = s.places.close() }()
+	defer s.gpus.close()
 	port, err := s.openMetrics(ctx)
 	if err != nil {
 		return err
@@ -134,6 +141,11 @@ func Serve(ctx context.Context, cfg Config) error {
 		})
 	}
 
+	desk, err := s.openAdmin(s.stop)
+	if err != nil {
+		return err
+	}
+	defer desk.Close() // what it still does is done then
 	s.handlers.Go(func() { s.reload(s.stop) })
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept() }()
@@ -147,6 +159,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	}
 	s.drain()
 	kill()
+	desk.Close()
 	s.handlers.Wait()
 	return err
 }
@@ -385,7 +398,10 @@ func sendWelcome(c peer, w *transport.Welcome) error {
 // client's credential is good.
 func (s *supervisor) serveInfo(c arrival) error {
 	const idle, most = 30 * time.Second, 4096
-	if err := sendWelcome(c, s.welcome(c, s.facts.Load())); err != nil {
+	w := s.welcome(c, s.facts.Load())
+	w.Load = &transport.Load{Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil}
+	w.Load.Sessions, w.Load.Places, w.Load.Mine = s.sessions.places(cudaSession, c.who.Name)
+	if err := sendWelcome(c, w); err != nil {
 		return nil // the peer is gone: there is nobody to tell
 	}
 	buf := make([]byte, transport.MessageHeaderSize, transport.MessageHeaderSize+most)
@@ -422,7 +438,10 @@ func (s *supervisor) welcome(c arrival, r *readyInfo) *transport.Welcome {
 // drain waits for the running sessions, then ends those that are left.
 func (s *supervisor) drain() {
 	left := s.sessions.each(func(x *session) { // a worker may be slow to listen, and its neighbours are not to wait
-		s.handlers.Go(func() { _ = x.proc.line.Send(msgDrain, struct{}{}, -1) })
+		s.handlers.Go(func() {
+			_ = x.proc.line.Send(msgNotice,
+				noticeInfo{"the server shuts down soon; this session may go on for a little while"}, -1)
+		})
 	})
 	if left > 0 {
 		s.log.Info("draining", "sessions", left, "at_most", s.cfg.Drain.String())

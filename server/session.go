@@ -36,17 +36,14 @@ type session struct {
 	secure     bool // it has TLS
 	client     client
 	who        tenant.Identity
-	revoked    atomic.Bool     // the tenant may not go on
 	tickets    bool            // further connections need one
 	used       map[string]bool // tickets; guarded by sessions.mu
 	proc       *process        // set before the session can be found
-	killed     atomic.Bool
-}
-
-// kill ends a session that goes on for too long.
-func (x *session) kill() {
-	x.killed.Store(true)
-	x.proc.kill()
+	opened     time.Time
+	visit      *commons.Visit // nil: of NVML
+	quota      uint64         // bytes of GPU memory, 0: none
+	ending     atomic.Pointer[ending]
+	gone       chan struct{} // closed when the session is over and cannot be found any more
 }
 
 // sessions are those that have a worker, and the places taken by those that wait for one.
@@ -220,6 +217,29 @@ func (x *session) permits(c arrival) bool {
 	return true
 }
 
+// named gives the session with an id, nil: there is none.
+func (s *sessions) named(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byID[id]
+}
+
+// all are those that have a worker.
+func (s *sessions) all() (list []*session) {
+	s.each(func(x *session) { list = append(list, x) })
+	return list
+}
+
+// places says how many of a kind are taken, and how many of them by a tenant.
+func (s *sessions) places(k sessionKind, tenant string) (taken, limit, mine int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if of := s.byTenant[tenant]; of != nil {
+		mine = of[k]
+	}
+	return s.taken[k], s.limits[k], mine
+}
+
 func (s *sessions) each(f func(*session)) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,8 +291,8 @@ func (s *supervisor) serveSession(
 	c arrival, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error),
 ) error {
 	began := time.Now()
-	if s.draining.Load() {
-		return refusef(transport.StatusDraining, "the server is shutting down")
+	if err := s.closed(); err != nil {
+		return err
 	}
 	limits := s.cfg.Tenants.Limits(c.who.Name, *s.cfg.Limits)
 	mine := place{kindOf(nvml), door.Peer(c.RemoteAddr()), c.who.Name}
@@ -282,6 +302,9 @@ func (s *supervisor) serveSession(
 	}
 	leave := sync.OnceFunc(func() { s.sessions.leave(mine) })
 	defer leave()
+	if err := s.closed(); err != nil { // somebody has begun to wait until the last place is free
+		return err
+	}
 	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer))
 	p, err := worker(ctx)
 	attended()
@@ -307,7 +330,8 @@ func (s *supervisor) serveSession(
 		<-p.exited
 	}()
 	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, client: clientOf(c.RemoteAddr(), c.Hello),
-		who: c.who, proc: p, secure: isTLS(c), used: make(map[string]bool),
+		who: c.who, proc: p, secure: isTLS(c), used: make(map[string]bool), visit: visit, gone: make(chan struct{}),
+		opened:  time.Now(),
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
 		who := func() []nvmldispatch.Process { return s.sessions.processes(x.who.Name, x.client) }
@@ -324,6 +348,7 @@ func (s *supervisor) serveSession(
 	w := s.welcome(c, &p.ready)
 	w.Session, w.Secret = x.id, x.secret
 	if most := uint64(limits.MostVRAM()); most > 0 && !nvml { // the client answers cuDeviceTotalMem by this
+		x.quota = most
 		w.Devices = slices.Clone(w.Devices)
 		for i := range w.Devices {
 			w.Devices[i].TotalMem = min(w.Devices[i].TotalMem, most)
@@ -359,6 +384,7 @@ func (s *supervisor) serveSession(
 		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
 	}
 	s.sessions.add(x)
+	defer close(x.gone)
 	defer s.sessions.remove(x)
 	s.metrics.Opening.Observe(time.Since(began).Seconds())
 	kind := metrics.KindCUDA
@@ -392,9 +418,9 @@ func (s *supervisor) serveSession(
 	case p.clean && p.ended.How == metrics.EndClosed:
 		how = metrics.EndClosed
 		log.Info("session closed", lasted, "calls", p.ended.Calls)
-	case x.revoked.Load():
-		how = metrics.EndBroken
-		log.Warn("session ended", lasted, "reason", "its tenant's credential was withdrawn")
+	case x.ending.Load() != nil:
+		how = metrics.EndKilled
+		log.Warn("the server ended the session", lasted, "calls", p.final.Calls, "reason", x.ending.Load().reason)
 	case p.clean:
 		how = metrics.EndBroken
 		switch p.ended.How {
@@ -407,9 +433,6 @@ func (s *supervisor) serveSession(
 		}
 		log.Log(context.Background(), level, "session ended", "how", how, lasted, "calls", p.ended.Calls,
 			"reason", p.ended.Reason)
-	case x.killed.Load():
-		how = metrics.EndKilled
-		log.Warn("ended the session: the server shuts down", lasted, "calls", p.calls())
 	default:
 		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
 	}

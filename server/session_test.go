@@ -287,7 +287,7 @@ func TestHowSessionsEnd(t *testing.T) {
 	}
 	s.open(transport.KindCUDA).use(1 << 20)
 	s.stop()
-	s.logged("ended the session: the server shuts down")
+	s.logged("the server shuts down")
 	if n := strings.Count(s.log.String(), "worker crashed"); n != 2 {
 		t.Errorf("%d crashes are logged", n)
 	}

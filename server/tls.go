@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"time"
 
 	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
@@ -105,9 +104,6 @@ func (s *supervisor) noRDMA(c arrival) string {
 	return s.cfg.noRDMA()
 }
 
-// revocationGrace is how long a session that has to end may still tell its client why.
-const revocationGrace = 500 * time.Millisecond
-
 // reload reads the tenants again whenever it is asked to, and ends the sessions of those who are none any more.
 func (s *supervisor) reload(ctx context.Context) {
 	for {
@@ -122,17 +118,10 @@ func (s *supervisor) reload(ctx context.Context) {
 		}
 		s.log.Info("tenants and certificates were read again")
 		s.sessions.each(func(x *session) {
-			if s.cfg.Tenants.Holds(x.who) || x.revoked.Swap(true) {
-				return
+			if !s.cfg.Tenants.Holds(x.who) {
+				s.end(x, &ending{"its tenant's credential was withdrawn",
+					"the credential with which this session was opened was withdrawn; the session ends"})
 			}
-			s.handlers.Go(func() {
-				_ = x.proc.line.Send(msgRevoked, struct{}{}, -1)
-				select {
-				case <-x.proc.exited:
-				case <-time.After(revocationGrace):
-					x.proc.kill()
-				}
-			})
 		})
 	}
 }

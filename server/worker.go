@@ -316,15 +316,13 @@ func (w *worker) listen() {
 		case msgGPUs:
 			closeFD(m.FD)
 			err = w.line.Send(msgGPUs, w.readGPUs(), -1)
-		case msgDrain:
+		case msgNotice:
 			closeFD(m.FD)
-			if s := w.session.Load(); s != nil {
-				s.Notice("the server shuts down soon; this session may go on for a little while")
-			}
-		case msgRevoked:
-			closeFD(m.FD)
-			if s := w.session.Load(); s != nil {
-				s.Notice("the credential with which this session was opened was withdrawn; the session ends")
+			var info noticeInfo
+			if err = m.Decode(&info); err == nil {
+				if s := w.session.Load(); s != nil {
+					s.Notice(info.Text)
+				}
 			}
 		default:
 			closeFD(m.FD)

@@ -20,6 +20,7 @@ type Hello struct {
 	Program string `json:",omitempty"`
 	Command string `json:",omitempty"` // by which the program was started: its argument 0
 	PID     int    `json:",omitempty"`
+	User    string `json:",omitempty"` // who runs the program
 
 	// Regions from which handles are made; see docs/architecture.md.
 	ClientBase  uint64 `json:",omitempty"`
@@ -97,8 +98,19 @@ type Welcome struct {
 	Epoch        uint64 `json:",omitempty"`
 	Acknowledged uint64 `json:",omitempty"` // position of the client's stream up to which the server has everything
 
+	Load *Load `json:",omitempty"` // of an information session
+
 	// Tickets for further connections ([CapTickets]), by purpose.
 	Tickets map[string]string `json:",omitempty"`
+}
+
+// Load is how much a server has to do.
+type Load struct {
+	Sessions int     // of CUDA, with those that wait for a worker
+	Places   int     // for such; 0: no limit
+	Mine     int     // those of the client's tenant
+	Uptime   float64 // seconds
+	Draining bool    `json:",omitempty"` // it takes no new sessions
 }
 
 // Device is a snapshot of one of the server's GPUs, the counterpart of struct scuda_device in shim/front/base/core.h.

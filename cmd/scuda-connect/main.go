@@ -128,7 +128,7 @@ func dial(ctx context.Context, r *connect.Request, first []byte) (string, net.Co
 	host, _ := os.Hostname()
 	c, w, err := transport.DialNetFirst(ctx, to, &transport.Hello{
 		Kind: connect.Text(r.Kind[:]), Version: version, Digest: connect.Text(r.Digest[:]), Host: host,
-		Program: connect.Text(r.Program[:]), PID: int(r.PID),
+		Program: connect.Text(r.Program[:]), PID: int(r.PID), User: config.User(),
 	}, first)
 	return to.Address, c, w, err
 }

@@ -39,6 +39,7 @@ func askOf(ctx context.Context, to transport.Target, kind string) (net.Conn, *tr
 	host, _ := os.Hostname()
 	c, w, err := transport.DialNet(ctx, to, &transport.Hello{
 		Kind: kind, Version: server.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
+		User: config.User(),
 	})
 	switch {
 	case err == nil:

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/tunnel"
 )
@@ -44,7 +45,7 @@ func forOn(words []string) (*serveOptions, error) {
 	f := pflag.NewFlagSet("serve-flags", pflag.ContinueOnError)
 	o.flags(f)
 	for name, value := range map[string]string{"gpu": "real", "log": "error", "transport": "tcp", "drain": "0",
-		"worker-uids": "none"} {
+		"admin": admin.None, "worker-uids": "none"} {
 		if err := f.Set(name, value); err != nil {
 			return nil, err
 		}

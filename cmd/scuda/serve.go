@@ -17,6 +17,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/sim"
@@ -27,7 +28,7 @@ import (
 var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
 	"max-sessions-per-client", "max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
-	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics",
+	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics", "admin",
 	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
 }, append(limitNames(), workerFlags...)...)
 
@@ -79,6 +80,7 @@ type serveOptions struct {
 	log       string
 	logFormat string
 	metrics   string
+	admin     string
 	profiles  bool
 	fabric    string
 	limits    config.Limits
@@ -201,6 +203,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.StringVar(&o.metrics, "metrics", "",
 		"offer metrics for Prometheus on `ADDR` (HOST:PORT; 0 picks one): /metrics, /healthz, /readyz; without a token")
+	f.StringVar(&o.admin, "admin", admin.Auto,
+		"`SOCKET` of the admin interface, which scuda ps, kill, drain and top ask; auto: admin-PORT.sock in "+
+			"$RUNTIME_DIRECTORY, root's in /run/scuda, else in $XDG_RUNTIME_DIR/scuda; none: there is no such interface")
 	f.BoolVar(&o.profiles, "pprof", false, "offer Go profiles of the server there as well, on /debug/pprof/")
 	withEnv(f, serveFlags...)
 }
@@ -245,7 +250,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
 		CacheBytes: int64(o.cacheSize), ShareImages: o.share,
-		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits}
+		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits, Admin: o.admin}
 	c.MaxPerClient, c.MaxNVML = limit(o.client), limit(o.nvml)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all

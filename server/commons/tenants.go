@@ -28,10 +28,21 @@ type Visit struct {
 	tenant string
 	of     *Tenants
 	hall   *hall
+	left   bool // guarded by of.mu
 }
 
 // FD is the tenant's memory, for the session's worker. It is the visit's until that ends.
 func (v *Visit) FD() int { return v.hall.fd }
+
+// Memory is what the session says that it has; 0 once it has left.
+func (v *Visit) Memory() uint64 {
+	v.of.mu.Lock()
+	defer v.of.mu.Unlock()
+	if v.left {
+		return 0
+	}
+	return v.hall.places[v.Place].memory.Load()
+}
 
 // Enter gives a session of a tenant a place.
 func (t *Tenants) Enter(tenant string) (*Visit, error) {
@@ -60,7 +71,7 @@ func (t *Tenants) Enter(tenant string) (*Visit, error) {
 		h.taken = append(h.taken, true)
 	}
 	h.seats.Store(uint64(len(h.taken)))
-	return &Visit{n, tenant, t, h}, nil
+	return &Visit{Place: n, tenant: tenant, of: t, hall: h}, nil
 }
 
 // Leave gives the place of a session back whose worker has ended.
@@ -68,6 +79,7 @@ func (v *Visit) Leave() {
 	v.of.mu.Lock()
 	defer v.of.mu.Unlock()
 	h := v.hall
+	v.left = true
 	h.places[v.Place].clear()
 	h.taken[v.Place] = false
 	for n := len(h.taken); n > 0 && !h.taken[n-1]; n-- {

@@ -317,6 +317,7 @@ func (s *Session) loop() (err error) {
 			}
 			s.gauges()
 			last = time.Now()
+			s.metrics.Active(last)
 			if err := s.times.check(); err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@ package metrics
 import (
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -45,14 +46,26 @@ func (p *Pages) Remove(s *Shared) {
 	s.Close()
 }
 
-// Calls is the number of calls that a worker has carried out so far; 0 when it has ended.
-func (p *Pages) Calls(s *Shared) uint64 {
+// Glance is what one worker's page says at a moment.
+type Glance struct {
+	Calls   uint64    // carried out so far
+	Pending bool      // something waits to be done, or for the GPU
+	Active  time.Time // when there was last something to do; zero: never
+}
+
+// Glance looks at a worker's page; when it has ended there is nothing to see.
+func (p *Pages) Glance(s *Shared) (g Glance) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, live := p.live[s]; !live {
-		return 0
+		return g
 	}
-	return s.Page.Calls()
+	g.Calls = s.Calls()
+	g.Pending = s.Value(QueueBytes) > 0 || s.Value(PendingWaits) > 0 || s.Value(PendingDownloads) > 0
+	if ns := s.active.Load(); ns > 0 {
+		g.Active = time.Unix(0, ns)
+	}
+	return g
 }
 
 // sum is what all workers have counted so far.

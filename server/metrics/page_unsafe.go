@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,7 @@ type Page struct {
 	series     [series]atomic.Uint64
 	errors     [errorCodes]atomic.Uint64
 	histograms [histograms]histogram
+	active     atomic.Int64 // when there was last something to do, in nanoseconds of Unix's time; in sums it means nothing
 }
 
 // Call counts a call and gives how many of its class there have been.
@@ -41,6 +43,9 @@ func (p *Page) Set(s Series, n int) { p.series[s].Store(uint64(n)) }
 
 // Value is what a counter or gauge has come to.
 func (p *Page) Value(s Series) uint64 { return p.series[s].Load() }
+
+// Active says that there was something to do.
+func (p *Page) Active(when time.Time) { p.active.Store(when.UnixNano()) }
 
 // Observe notes a time of ns nanoseconds.
 func (p *Page) Observe(h Histogram, ns int64) { p.histograms[h].observe(ns) }

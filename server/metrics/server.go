@@ -22,7 +22,7 @@ const (
 	EndTimeout = "timeout" // the client's machine, or the way to it, did not answer any more
 	EndBroken  = "broken"  // the connection broke, in the middle of something too, or the client broke the protocol
 	EndCrashed = "crashed" // the worker process died
-	EndKilled  = "killed"  // the server ended the session: it shuts down
+	EndKilled  = "killed"  // the server ended the session: it shuts down, or somebody may not go on
 	EndLimited = "limited" // a limit of time ended it
 )
 

@@ -106,7 +106,7 @@ func offer(log *slog.Logger, s *session.Session, address string) {
 }
 
 func hello() transport.Hello {
-	h := transport.Hello{Version: version, Digest: cuda.Digest, PID: os.Getpid()}
+	h := transport.Hello{Version: version, Digest: cuda.Digest, PID: os.Getpid(), User: config.User()}
 	h.Host, _ = os.Hostname()
 	if exe, err := os.Executable(); err == nil {
 		h.Program = filepath.Base(exe)

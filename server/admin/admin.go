@@ -1,0 +1,160 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Kinds of sessions.
+const (
+	KindCUDA = "cuda"
+	KindNVML = "nvml"
+)
+
+// States of sessions.
+const (
+	StateBusy   = "busy"   // something was done for it in the last second, or waits to be done
+	StateIdle   = "idle"   // it has nothing to do
+	StateOpen   = "open"   // of NVML's, of which is not known what they do
+	StateEnding = "ending" // the server ends it
+)
+
+// Session is what a server knows of one. User, Host, Program and PID are what its client says.
+type Session struct {
+	ID      string    `json:"id"`
+	Kind    string    `json:"kind"`
+	State   string    `json:"state"`
+	Tenant  string    `json:"tenant"`
+	User    string    `json:"user"`
+	Host    string    `json:"host"`
+	Address string    `json:"address"` // where the client's connection comes from
+	TLS     bool      `json:"tls"`
+	Program string    `json:"program"`
+	PID     int       `json:"pid"` // on the client's machine
+	Worker  int       `json:"worker_pid"`
+	Profile string    `json:"profile"`
+	Opened  time.Time `json:"opened"`
+	Age     float64   `json:"age_seconds"`
+	Idle    float64   `json:"idle_seconds"` // since its last command; of NVML's: 0
+	Calls   *uint64   `json:"calls"`        // null: nobody counts them
+	GPUs    []Use     `json:"gpus"`         // on which it has memory, as the driver says
+	Counted *uint64   `json:"counted_bytes"`
+	Quota   uint64    `json:"quota_bytes"` // of GPU memory; 0: none, and then nothing is counted
+}
+
+// Use is what a session has of a GPU.
+type Use struct {
+	Index  int    `json:"index"`
+	UUID   string `json:"uuid"`
+	Memory uint64 `json:"memory_bytes"` // with what the driver needs for it
+}
+
+// Memory is what a session has of GPU memory: what counts against its quota, else what the driver says. It is not
+// known where there is no quota and the driver does not say it.
+func (s *Session) Memory() (bytes uint64, known bool) {
+	if s.Counted != nil {
+		return *s.Counted, true
+	}
+	for _, u := range s.GPUs {
+		bytes += u.Memory
+	}
+	return bytes, len(s.GPUs) > 0
+}
+
+// Places says how many sessions of a kind there are and may be.
+type Places struct {
+	Taken int `json:"taken"` // with those that wait for a worker
+	Limit int `json:"limit"` // 0: none
+}
+
+// Status is how a server is.
+type Status struct {
+	Version  string    `json:"version"`
+	Address  string    `json:"address"` // where it listens
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+	Uptime   float64   `json:"uptime_seconds"`
+	Draining bool      `json:"draining"` // it takes no new sessions
+	CUDA     Places    `json:"cuda_sessions"`
+	NVML     Places    `json:"nvml_sessions"`
+}
+
+// Server is what the interface shows and commands. Its methods are called by several goroutines at once.
+type Server interface {
+	Status() Status
+	Sessions() []Session
+	// End ends a session, whose program is told the reason, and returns when it is over. The error is [ErrNoSession]
+	// where there is none.
+	End(ctx context.Context, id, reason string) error
+	// Drain says whether new sessions are refused.
+	Drain(on bool) error
+}
+
+// Errors of this package.
+var (
+	ErrNoSession  = errors.New("there is no such session")
+	ErrAmbiguous  = errors.New("several sessions begin so")
+	ErrSeveral    = errors.New("it is not said which server")
+	ErrNoServer   = errors.New("no server's admin interface answers")
+	ErrForbidden  = errors.New("the server lets only root and its own user in")
+	ErrTaken      = errors.New("the admin socket is taken")
+	ErrSwitched   = errors.New("the admin interface is switched off")
+	ErrShutdown   = errors.New("the server is shutting down")
+	ErrUnexpected = errors.New("unexpected answer of the admin interface")
+)
+
+// Fault is an answer that something is wrong.
+type Fault struct {
+	Cause  string `json:"error"`
+	Remedy string `json:"remedy"`
+
+	status int // of HTTP
+}
+
+// Unwrap says which of this package's errors it is.
+func (f *Fault) Unwrap() error {
+	switch f.status {
+	case http.StatusForbidden:
+		return ErrForbidden
+	case http.StatusNotFound:
+		return ErrNoSession
+	case http.StatusConflict:
+		return ErrShutdown
+	}
+	return nil
+}
+
+func (f *Fault) Error() string {
+	if f.Remedy == "" {
+		return f.Cause
+	}
+	return f.Cause + "; " + f.Remedy
+}
+
+// MaxReason is how long the reason of an end may be, in bytes.
+const MaxReason = 400
+
+// Find gives the session with an id, or the only one whose id begins so.
+func Find(list []Session, id string) (*Session, error) {
+	var found, other *Session
+	for i := range list {
+		s := &list[i]
+		if s.ID == id {
+			return s, nil
+		}
+		if id != "" && strings.HasPrefix(s.ID, id) {
+			found, other = s, found
+		}
+	}
+	if other != nil {
+		return nil, fmt.Errorf("%w: %s and %s; write more of it", ErrAmbiguous, other.ID, found.ID)
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%w: %.40q; it may have ended; scuda ps lists them", ErrNoSession, id)
+	}
+	return found, nil
+}

@@ -1,0 +1,160 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/server/door"
+	"scuda.dev/scuda/transport"
+)
+
+// maxSaid is how much is kept of what a client says of itself, in bytes.
+const maxSaid = 256
+
+// fresh is how long a session that did something counts as busy.
+const fresh = time.Second
+
+// openAdmin opens the admin interface that the configuration wants; nil: none. A place that the server chose itself
+// is no reason not to serve.
+func (s *supervisor) openAdmin(ctx context.Context) (*admin.Port, error) {
+	path := s.cfg.Admin
+	if path == "" || path == admin.None {
+		return nil, nil
+	}
+	if path == admin.Auto {
+		if path = admin.PathOf(s.cfg.Listener.Addr().(*net.TCPAddr).Port); path == "" {
+			s.log.Info("no admin interface: there is no folder for its socket; --admin SOCKET names one")
+			return nil, nil
+		}
+	}
+	p, err := admin.Open(ctx, path, desk{s}, admin.Options{Worker: s.isWorker, Log: s.log})
+	if err != nil && s.cfg.Admin == admin.Auto {
+		s.log.Warn("there is no admin interface", "error", err)
+		return nil, nil
+	}
+	if err == nil {
+		s.log.Info("admin interface", "socket", path)
+	}
+	return p, err
+}
+
+// isWorker says whether a process serves a session.
+func (s *supervisor) isWorker(pid int) bool {
+	return slices.ContainsFunc(s.sessions.all(), func(x *session) bool { return x.proc.pid() == pid })
+}
+
+// closed says why no new session is taken; nil: they are.
+func (s *supervisor) closed() error {
+	switch {
+	case s.draining.Load():
+		return refusef(transport.StatusDraining, "the server is shutting down")
+	case s.held.Load():
+		return refusef(transport.StatusDraining, "an administrator drains the server; use another one, or try again later")
+	}
+	return nil
+}
+
+// desk is the supervisor as the admin interface sees it.
+type desk struct{ *supervisor }
+
+func (s desk) Status() admin.Status {
+	st := admin.Status{
+		Version: Version(), Address: s.cfg.Listener.Addr().String(), PID: os.Getpid(), Started: s.started,
+		Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil,
+	}
+	for kind, to := range map[sessionKind]*admin.Places{cudaSession: &st.CUDA, nvmlSession: &st.NVML} {
+		to.Taken, to.Limit, _ = s.sessions.places(kind, "")
+	}
+	return st
+}
+
+func (s desk) Sessions() []admin.Session {
+	uses := map[int][]admin.Use{} // by worker
+	if gpus, err := s.readGPUs(); err == nil {
+		for _, u := range gpus.Users {
+			uses[u.PID] = append(uses[u.PID], admin.Use{Index: u.GPU, UUID: gpus.GPUs[u.GPU].UUID, Memory: u.Bytes})
+		}
+	}
+	now, list := time.Now(), []admin.Session{}
+	for _, x := range s.sessions.all() {
+		list = append(list, x.describe(now, uses[x.proc.pid()]))
+	}
+	slices.SortFunc(list, func(a, b admin.Session) int {
+		return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// describe says all that is known of a session.
+func (x *session) describe(now time.Time, gpus []admin.Use) admin.Session {
+	said := func(s string) string { return transport.Printable(door.Clip(s, maxSaid)) }
+	a := admin.Session{
+		ID: x.id, Kind: admin.KindNVML, State: admin.StateOpen, Tenant: x.who.Name, User: said(x.client.user),
+		Host: said(x.client.host), Address: x.client.address, TLS: x.secure, Program: said(filepath.Base(x.client.command)),
+		PID: x.client.pid, Worker: x.proc.pid(), Profile: x.proc.profile.String(), Opened: x.opened,
+		Age: now.Sub(x.opened).Seconds(), GPUs: gpus, Quota: x.quota,
+	}
+	if gpus == nil {
+		a.GPUs = []admin.Use{}
+	}
+	if !x.nvml {
+		seen := x.proc.glance()
+		a.Kind, a.State, a.Calls = admin.KindCUDA, admin.StateIdle, &seen.Calls
+		if seen.Active.Before(x.opened) {
+			seen.Active = x.opened
+		}
+		a.Idle = max(0, now.Sub(seen.Active).Seconds())
+		if seen.Pending || now.Sub(seen.Active) < fresh {
+			a.State, a.Idle = admin.StateBusy, 0
+		}
+		if x.quota > 0 {
+			a.Counted = new(x.visit.Memory())
+		}
+	}
+	if x.ending.Load() != nil {
+		a.State = admin.StateEnding
+	}
+	return a
+}
+
+func (s desk) End(ctx context.Context, id, reason string) error {
+	x := s.sessions.named(id)
+	if x == nil {
+		return admin.ErrNoSession
+	}
+	why, said := "an administrator ended it", "an administrator ends this session"
+	if reason = transport.Printable(reason); reason != "" {
+		why, said = why+": "+reason, said+": "+reason
+	}
+	s.end(x, &ending{why, said})
+	select {
+	case <-x.gone:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s desk) Drain(on bool) error {
+	if s.draining.Load() {
+		return admin.ErrShutdown
+	}
+	if s.held.Swap(on) == on {
+		return nil
+	}
+	value := 0.0
+	if on {
+		value = 1
+		s.log.Info("an administrator drains the server: it takes no new sessions")
+	} else {
+		s.log.Info("the server takes new sessions again")
+	}
+	s.metrics.Draining.Set(value)
+	return nil
+}
