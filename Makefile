@@ -5,7 +5,7 @@ export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test fuzz test-rdma perf-rdma demo generate lint dist clean runtimes check-go needs-build \
-	needs-test needs-lint needs-release needs-install release test-install
+	needs-test needs-lint needs-release needs-install release test-install test-frameworks
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -86,6 +86,9 @@ release: build needs-release ## make all of a release in build/release: two proc
 
 test-install: release needs-install ## install each package in clean systems and use it (see docs/tests.md)
 	$(call step,clean systems,./deploy/clean/test.sh build/release)
+
+test-frameworks: build ## run PyTorch, numba, ffmpeg … over scuda on the simulated GPU (15 minutes; 5 GB in ~/.cache)
+	./e2e/frameworks/test.sh
 
 clean: ## remove what was built
 	rm -rf build
