@@ -49,8 +49,8 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 	$(GO) test -c -tags rdma -o build/rdma/plain/$$(echo $$p | tr / -).test ./$$p; done
 	./perf/rdma.sh
 
-demo: build ## compute a picture on a simulated GPU that another process serves
-	$(call step,the demo,./examples/demo.sh)
+demo: build ## train a small GPT on a simulated GPU that another process serves (half a minute after the build)
+	$(call step,the demo,build/scuda demo --gpu sim:cc=12.0)
 
 generate: check-go needs-build needs-lint ## write what is generated: from the API description, lists of folders, files
 	$(GO) run ./api/gen

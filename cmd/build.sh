@@ -15,3 +15,6 @@ for name in bench load; do
   "${CC:-cc}" -std=gnu11 -O2 -fPIE -pie -Wall -Wextra -Werror $compat -DSCUDA_PROGRAM -I shim/include \
     -o "$out/scuda-$name" "perf/bench/$name.c" -L "$out/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined $program
 done
+"${CC:-cc}" -std=gnu11 -O2 -fPIE -pie -Wall -Wextra -Werror $compat -DSCUDA_PROGRAM -I shim/include \
+  -Wa,-Iexamples/gpt -o "$out/scuda-demo" examples/gpt/gpt.c -L "$out/lib" -l:libcuda.so.1 \
+  -Wl,--allow-shlib-undefined $program -lm

@@ -27,7 +27,7 @@ esac
 
 program() { # PREFIX: the program, what it starts, the client's libraries, man pages, completions
   install -D -t "$1/bin" "$build/scuda"
-  install -D -t "$1/lib/scuda" "$build/scuda-bench" "$build/scuda-load" "$build/lib/scuda-connect"
+  install -D -t "$1/lib/scuda" "$build/scuda-bench" "$build/scuda-load" "$build/scuda-demo" "$build/lib/scuda-connect"
   cp -P "$build"/lib/*.so* "$1/lib/scuda/"
   "$strip" "$1/bin/scuda"
   find "$1/lib/scuda" -type f -name '*.so*' -exec chmod 644 {} + -exec "$strip" --strip-unneeded {} +

@@ -124,14 +124,18 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The demo of the README leaves the picture that it should, which is computed here again.
-func TestDemo(t *testing.T) {
-	p := start(t, nil, filepath.Join(root, "examples/demo.sh"))
-	p.stdin.Close()
+// TestJulia: the program makes the picture that it should, which is computed here again.
+func TestJulia(t *testing.T) {
+	folder, target := filepath.Join(root, "examples/julia"), filepath.Join(programs, "julia")
+	if err := compile(filepath.Join(folder, "julia.c"), target); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "julia.png")
+	p := start(t, serve(t).env(), target, filepath.Join(folder, "julia.ptx"), file)
 	if code := p.wait(patience); code != 0 {
 		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 	}
-	f, err := os.Open(filepath.Join(root, "build/julia.png"))
+	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -91,8 +90,8 @@ func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult
 		if configured, _, err := config.Server(); err != nil {
 			return nil, err
 		} else if configured == "" {
-			stop, err := o.serve(ctx)
-			if err != nil {
+			var stop func()
+			if o.address, stop, err = ownServer(ctx, os.Environ(), "--log", "error"); err != nil {
 				return nil, err
 			}
 			defer stop()
@@ -144,38 +143,6 @@ func (o *benchOptions) measure(ctx context.Context, log io.Writer) (*benchResult
 	}
 	r.Native, r.Remote, r.TCP = medians(n), medians(m), medians(t)
 	return r, nil
-}
-
-// serve starts a server on a free port of the loopback interface.
-func (o *benchOptions) serve(ctx context.Context) (stop func(), err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	p := exec.CommandContext(ctx, self, "serve", onLoopback+":0", "--log", "error")
-	p.Cancel = func() error { return p.Process.Signal(os.Interrupt) }
-	p.Stderr = os.Stderr
-	out, err := p.StdoutPipe()
-	if err == nil {
-		err = p.Start()
-	}
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	stop = func() {
-		cancel()
-		_ = p.Wait()
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	address, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if !ok {
-		stop()
-		return nil, fmt.Errorf("the server did not start: %w", err)
-	}
-	o.address = address
-	return stop, nil
 }
 
 // runBench runs the program once; order is that in which it printed its measures.

@@ -31,6 +31,7 @@ var choices = map[string][]string{
 	"log":           {"debug", "info", "warn", "error"},
 	"log-format":    {string(config.LogText), string(config.LogJSON)},
 	"counter":       {string(baseline.Strace), string(baseline.Probes)},
+	"with":          {withAuto, withPyTorch, withKernels},
 	"for":           {"sh", "fish", "dockerfile", "jupyter", "vscode"},
 	"worker-uids":   {"auto", "none"},
 	"worker-cgroup": {"auto", "none"},

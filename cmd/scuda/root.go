@@ -85,7 +85,7 @@ and then:                         scuda run -- python3 train.py
 		}
 		root.AddCommand(commands...)
 	}
-	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newInfo(), newStatus(),
+	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newDemo(), newInfo(), newStatus(),
 		newDoctor(), newEnv())
 	add(groupServe, newServe(), newService(), newToken(), newCA())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())

@@ -8,7 +8,7 @@ mkdir -p build/lib
 ./shim/build.sh build/lib
 ./cmd/build.sh build
 install -D -s -t "$out/bin" build/scuda
-install -D -t "$out/lib/scuda" build/lib/scuda-connect build/scuda-bench build/scuda-load
+install -D -t "$out/lib/scuda" build/lib/scuda-connect build/scuda-bench build/scuda-load build/scuda-demo
 cp -P build/lib/*.so* "$out/lib/scuda/"
 find "$out/lib/scuda" -name '*.so*' -type f -exec strip --strip-unneeded {} +
 install -D -m 644 LICENSE "$out/share/doc/scuda/copyright"
