@@ -13,5 +13,8 @@ func User() string {
 			return user
 		}
 	}
+	if os.Getuid() == 0 {
+		return "root"
+	}
 	return strconv.Itoa(os.Getuid())
 }

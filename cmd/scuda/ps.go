@@ -1,0 +1,238 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/transport"
+)
+
+// adminHelp says whom the verbs of an administrator ask.
+const adminHelp = `It asks the server of this machine over its admin socket: run it where scuda serve runs, as the
+server's user or as root.
+`
+
+// adminFlag gives a verb the option that says which server it asks.
+func adminFlag(cmd *cobra.Command) {
+	cmd.Flags().String("admin", admin.Auto,
+		"`SOCKET` of the server, which its log names (auto: that of the one server of this machine)")
+	withEnv(cmd.Flags(), "admin")
+}
+
+// administer gives a client of the server's admin interface.
+func administer(cmd *cobra.Command) (*admin.Client, error) {
+	if err := applyEnv(cmd.Flags()); err != nil {
+		return nil, err
+	}
+	path, err := cmd.Flags().GetString("admin")
+	if err != nil {
+		return nil, err
+	}
+	c, err := admin.Dial(cmd.Context(), path)
+	return c, adminError(err)
+}
+
+// adminError gives an error its exit code.
+func adminError(err error) error {
+	switch {
+	case errors.Is(err, admin.ErrNoServer):
+		return &exitError{exitUnreachable, err}
+	case errors.Is(err, admin.ErrForbidden), errors.Is(err, admin.ErrShutdown):
+		return &exitError{exitRefused, err}
+	case errors.Is(err, admin.ErrSeveral), errors.Is(err, admin.ErrSwitched), errors.Is(err, admin.ErrAmbiguous):
+		return usage(err)
+	}
+	return err
+}
+
+func newPS() *cobra.Command {
+	var asJSON, wide bool
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "List the sessions of this machine's server",
+		Long: `List the sessions of this machine's server, the oldest first.
+` + adminHelp + `
+MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says that
+the session's process has, contexts included. STATE is busy (something was done for it in the last second, or waits to
+be done), idle, open (it uses NVML) or ending. A program in CLIENT, PROGRAM and PID is what the client says. Columns
+that a narrow terminal has no room for are left out, unless --wide is given.
+
+--json prints a list, and of each session:
+
+  id, kind         its id, and cuda or nvml
+  state            busy, idle, open or ending
+  tenant           in whose name it runs
+  user, host       as the client says; address: where its connection comes from; tls: whether it has TLS
+  program, pid     as the client says
+  worker_pid       the process that serves it
+  profile          what it may do beside using GPUs
+  opened           when it began; age_seconds, idle_seconds: since then, since its last command
+  calls            carried out so far; null for NVML
+  gpus             those on which it has memory: index, uuid, memory_bytes
+  counted_bytes    what counts against its limit; null without one
+  quota_bytes      its limit of GPU memory, 0: none
+
+` + exitHelp,
+		Example:    "  scuda ps\n  sudo scuda ps --json | jq -r '.[] | select(.idle_seconds > 3600) | .id'",
+		SuggestFor: []string{"sessions", "processes"},
+		Args:       noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := administer(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			list, err := c.Sessions(cmd.Context())
+			if err != nil {
+				return adminError(err)
+			}
+			out := cmd.OutOrStdout()
+			if asJSON {
+				return writeJSON(out, list)
+			}
+			if len(list) == 0 {
+				fmt.Fprintln(out, "no sessions")
+				return nil
+			}
+			width := columns(out)
+			if wide {
+				width = 0
+			}
+			return writeTable(out, width, sessionColumns, sessionRows(list))
+		},
+	}
+	adminFlag(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&wide, "wide", false, "print all columns in full, however wide the terminal is")
+	return cmd
+}
+
+// sessionColumns are those of a table of sessions.
+var sessionColumns = []column{
+	{name: "SESSION"}, {name: "TENANT", soft: true, spare: 3}, {name: "CLIENT", soft: true},
+	{name: "PROGRAM", soft: true}, {name: "PID", right: true, spare: 4}, {name: "GPU", spare: 2},
+	{name: "MEMORY", right: true}, {name: "CALLS", right: true, spare: 5}, {name: "STATE", spare: 1},
+	{name: "AGE", right: true},
+}
+
+// callsColumn is where they have the calls.
+var callsColumn = slices.IndexFunc(sessionColumns, func(c column) bool { return c.name == "CALLS" })
+
+// sessionRows are the rows of such a table.
+func sessionRows(list []admin.Session) (rows [][]string) {
+	digits := unambiguous(list)
+	for i := range list {
+		s := &list[i]
+		calls := "-"
+		if s.Calls != nil {
+			calls = strconv.FormatUint(*s.Calls, 10)
+		}
+		pid := "-"
+		if s.PID != 0 {
+			pid = strconv.Itoa(s.PID)
+		}
+		rows = append(rows, []string{
+			s.ID[:min(digits, len(s.ID))], transport.Printable(s.Tenant), clientName(s),
+			cmp.Or(transport.Printable(s.Program), "-"), pid, gpuNumbers(s), memoryText(s), calls,
+			s.State, age(s.Age),
+		})
+	}
+	return rows
+}
+
+// shortID is how much of an id is shown at least.
+const shortID = 8
+
+// unambiguous is how much of their ids tells sessions apart.
+func unambiguous(list []admin.Session) int {
+	for digits := shortID; ; digits++ {
+		seen, clash, longer := map[string]bool{}, false, false
+		for _, s := range list {
+			id := s.ID[:min(digits, len(s.ID))]
+			clash, longer = clash || seen[id], longer || len(s.ID) > digits
+			seen[id] = true
+		}
+		if !clash || !longer {
+			return digits
+		}
+	}
+}
+
+// clientName is USER@HOST, as far as it is known.
+func clientName(s *admin.Session) string {
+	host := transport.Printable(cmp.Or(s.Host, s.Address))
+	if s.User == "" {
+		return cmp.Or(host, "-")
+	}
+	return transport.Printable(s.User) + "@" + host
+}
+
+// gpuNumbers are the numbers of the GPUs on which a session has memory.
+func gpuNumbers(s *admin.Session) string {
+	var numbers []string
+	for _, u := range s.GPUs {
+		numbers = append(numbers, strconv.Itoa(u.Index))
+	}
+	return cmp.Or(strings.Join(numbers, ","), "-")
+}
+
+// memoryText says what a session has of GPU memory, and what it may have.
+func memoryText(s *admin.Session) string {
+	bytes, known := s.Memory()
+	text := "-"
+	if known {
+		text = config.Size(bytes).String()
+	}
+	if s.Quota > 0 {
+		text += " of " + config.Size(s.Quota).String()
+	}
+	return text
+}
+
+// age writes a time as short as people want it.
+func age(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second)).Truncate(time.Second)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// completeSession completes the id of a session of this machine's server.
+func completeSession(cmd *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	cmd.SetContext(ctx)
+	c, err := administer(cmd)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.Close()
+	list, err := c.Sessions(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	for i := range list {
+		s := &list[i]
+		ids = append(ids, cobra.CompletionWithDesc(s.ID, clientName(s)+" "+transport.Printable(s.Program)))
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
