@@ -179,3 +179,30 @@ func TestNoAdminSocket(t *testing.T) {
 		ask(t, nil, 0, "ps", "--admin", path)
 	}
 }
+
+// Clients learn how full their server is.
+func TestInfoOfSessions(t *testing.T) {
+	s, env := administered(t, "--max-sessions", "9")
+	p := s.client(t, "hold", "16")
+	p.await(p.out, "^ready$")
+	const want = "\nsessions    1 of 9 sessions taken, 1 of this tenant; the server is up "
+	if info := ask(t, s.env(), 0, "info").out.String(); !strings.Contains(info, want) {
+		t.Errorf("info says\n%s", info)
+	}
+	ask(t, env, 0, "drain")
+	var facts struct {
+		Sessions struct {
+			Taken, Places int
+			Mine          int     `json:"of_this_tenant"`
+			Uptime        float64 `json:"server_uptime_seconds"`
+			Draining      bool
+		}
+	}
+	text := ask(t, s.env(), 0, "info", "--json").out.String()
+	if err := json.Unmarshal([]byte(text), &facts); err != nil {
+		t.Fatal(err)
+	}
+	if f := facts.Sessions; f.Taken != 1 || f.Places != 9 || f.Mine != 1 || f.Uptime <= 0 || !f.Draining {
+		t.Errorf("%+v", f)
+	}
+}

@@ -31,10 +31,20 @@ type infoFacts struct {
 	Client      string       `json:"client_version"`
 	SameAPI     bool         `json:"same_api"`
 	RoundTripUS float64      `json:"round_trip_us"`
+	Sessions    *infoLoad    `json:"sessions"`   // null: the server does not say
 	BigCopies   string       `json:"big_copies"` // how they travel
 	Faults      string       `json:"faults"`     // how those of unified memory are seen here
 	Devices     []infoDevice `json:"devices"`
 	NoLoad      string       `json:"no_load,omitempty"` // why the devices have no load
+}
+
+// infoLoad is how full the server is.
+type infoLoad struct {
+	Taken    int     `json:"taken"`  // of CUDA, with those that wait for a worker
+	Places   int     `json:"places"` // 0: no limit
+	Mine     int     `json:"of_this_tenant"`
+	Uptime   float64 `json:"server_uptime_seconds"`
+	Draining bool    `json:"draining"` // it takes no new ones
 }
 
 type infoDevice struct {
@@ -110,6 +120,9 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 		Version: w.Version, Tenant: w.Tenant, Client: server.Version(), SameAPI: w.Digest == cuda.Digest,
 		RoundTripUS: float64(trip.Nanoseconds()) / 1e3, Devices: []infoDevice{},
 	}
+	if l := w.Load; l != nil {
+		f.Sessions = &infoLoad{l.Sessions, l.Places, l.Mine, l.Uptime, l.Draining}
+	}
 	for _, d := range w.Devices {
 		u := d.UUID
 		f.Devices = append(f.Devices, infoDevice{
@@ -152,6 +165,14 @@ func (f *infoFacts) print(out io.Writer) {
 	}
 	fmt.Fprintf(out, "\ndriver      %s, CUDA %s\n", driver, f.CUDA)
 	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
+	if l := f.Sessions; l != nil {
+		more := ""
+		if l.Draining {
+			more = "; it takes no new ones"
+		}
+		fmt.Fprintf(out, "sessions    %s taken, %d of this tenant; the server is up %s%s\n", taken(l.Taken, l.Places), l.Mine,
+			age(l.Uptime), more)
+	}
 	fmt.Fprintf(out, "big copies  %s\n", f.BigCopies)
 	fmt.Fprintf(out, "faults      of unified memory are %s\n", f.Faults)
 	for i, d := range f.Devices {
