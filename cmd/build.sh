@@ -9,8 +9,12 @@ shim=$PWD/shim
 . "$shim/compat.sh"
 program="-Wl,--wrap=__libc_start_main $hardened $old_libraries"
 
-"${GO:-go}" build -buildmode=pie -tags netgo,osusergo \
-  -ldflags "-X scuda.dev/scuda/server.release=$(./version.sh) '-extldflags=$program'" -o "$out/scuda" ./cmd/scuda
+# scuda-client is what the client's package has in the place of scuda: it has no server.
+for build in scuda: scuda-client:,client; do
+  "${GO:-go}" build -buildmode=pie -tags "netgo,osusergo${build#*:}" \
+    -ldflags "-X scuda.dev/scuda/internal/release.version=$(./version.sh) '-extldflags=$program'" \
+    -o "$out/${build%:*}" ./cmd/scuda
+done
 for name in bench load; do
   "${CC:-cc}" -std=gnu11 -O2 -fPIE -pie -Wall -Wextra -Werror $compat -DSCUDA_PROGRAM -I shim/include \
     -o "$out/scuda-$name" "perf/bench/$name.c" -L "$out/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined $program

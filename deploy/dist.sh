@@ -3,8 +3,8 @@
 #   scuda-VERSION-linux-ARCH.tar.gz        bin/, lib/scuda/, share/ (man pages, completions), the files of deploy/, the
 #                                          documents and the changelog, for any prefix
 #   scuda-VERSION-linux-ARCH               one file, the program with the libraries inside
-#   scuda-client_VERSION_ARCH.deb, .rpm    the same below /usr, without what a server needs beside the program
-#   scuda-server_VERSION_ARCH.deb, .rpm    units, a token, alert rules, the dashboard
+#   scuda-client_VERSION_ARCH.deb, .rpm    the same below /usr, without a server in the program and what one needs
+#   scuda-server_VERSION_ARCH.deb, .rpm    the whole program, units, a token, alert rules, the dashboard
 # The same build gives the same bytes (but .rpm, which names the machine that packed it).
 #
 #   dist.sh [FOLDER [BUILD]]               BUILD: the folder with what was built, build; for another processor too
@@ -79,6 +79,14 @@ paper() { # PACKAGE: what each has to bring
 }
 paper client
 paper server
+# The client's program has the one with the server do what it cannot do itself (cmd/scuda/clientonly.go).
+install -D "$top/bin/scuda" "$work/server/lib/scuda/scuda-Linux-$machine"
+install "$build/scuda-client" "$work/client/bin/scuda"
+"$strip" "$work/client/bin/scuda"
+install -d "$work/server/share/man/man1"
+for verb in serve service perf exporter; do
+  mv "$work/client/share/man/man1/scuda-$verb"*.1.gz "$work/server/share/man/man1/"
+done
 cp -r docs "$work/client/share/doc/scuda-client/docs"
 links "$work/client/share/doc"
 install -D -m 644 -t "$work/server/lib/systemd/system" deploy/systemd/*.service

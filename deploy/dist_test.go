@@ -96,13 +96,20 @@ func TestDist(t *testing.T) {
 		}, args...)...)
 	}
 	dpkg("-i", files[2])
-	works(t, filepath.Join(root, "usr"))
+	for _, words := range [][]string{{"serve", "--gpu", "sim"}, {"-l", "--gpu", "sim"}, {"perf", "run"}, {"run", "--on",
+		"localhost", "--", "true"}} {
+		said, err := exec.CommandContext(t.Context(), filepath.Join(root, "usr/bin/scuda"), words...).CombinedOutput()
+		if err == nil || !strings.Contains(string(said), "install the package scuda-server") {
+			t.Errorf("the client's package alone, asked to %q: %v, %s", words, err, said)
+		}
+	}
 	if programs := tree(t, filepath.Join(root, "usr/bin")); !slices.Equal(programs, []string{"scuda"}) {
 		t.Errorf("in /usr/bin there is %q", programs)
 	}
 	ownLinks(t, filepath.Join(root, "usr/share/doc"))
 	contents := command(t, "", "dpkg-deb", "-c", files[4])
 	command(t, "", "dpkg-deb", "-x", files[4], root) // its scripts are for a whole system
+	works(t, filepath.Join(root, "usr"))
 	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
 		b, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", unit))
 		if err != nil {

@@ -24,7 +24,7 @@ step "packages for x86-64" ./deploy/dist.sh "$out"
 step "packages for aarch64" ./deploy/dist.sh "$out" build/arm64
 for build in x86_64:build aarch64:build/arm64; do
   folder=${build#*:}
-  "${GO:-go}" run ./deploy/sbom "$SCUDA_VERSION" "$folder"/scuda{,-bench,-load} "$folder"/lib/scuda-connect \
+  "${GO:-go}" run ./deploy/sbom "$SCUDA_VERSION" "$folder"/scuda{,-client,-bench,-load} "$folder"/lib/scuda-connect \
     "$folder"/lib/*.so{,.1} >"$out/scuda-$SCUDA_VERSION-linux-${build%%:*}.cdx.json"
 done
 install -m 755 deploy/install.sh "$out/install.sh"

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/transport"
@@ -65,7 +66,7 @@ type desk struct{ *supervisor }
 
 func (s desk) Status() admin.Status {
 	st := admin.Status{
-		Version: Version(), Address: s.cfg.Listener.Addr().String(), PID: os.Getpid(), Started: s.started,
+		Version: release.Version(), Address: s.cfg.Listener.Addr().String(), PID: os.Getpid(), Started: s.started,
 		Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil,
 	}
 	for kind, to := range map[sessionKind]*admin.Places{cudaSession: &st.CUDA, nvmlSession: &st.NVML} {

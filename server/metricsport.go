@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/metrics"
@@ -42,7 +43,7 @@ type metricsPort struct {
 
 // openMetrics prepares the server's metrics and, where the configuration says so, the port that offers them.
 func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
-	build := metrics.Build{Version: Version(), Digest: digest[:12]}
+	build := metrics.Build{Version: release.Version(), Digest: digest[:12]}
 	if s.cfg.Metrics == "" {
 		s.metrics = metrics.NewServer(build, nil)
 		return nil, nil

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/isolation"
@@ -347,10 +348,10 @@ func refusef(status transport.Status, format string, args ...any) error {
 // a client of another version.
 func (s *supervisor) refuse(c peer, log *slog.Logger, err error) {
 	if e := (*transport.VersionError)(nil); errors.As(err, &e) {
-		e.ServerRelease = Version()
+		e.ServerRelease = release.Version()
 	}
 	w := transport.Welcome{
-		Status: transport.StatusOf(err), Version: Version(), Error: err.Error(), MinVersion: transport.Spoken.Min,
+		Status: transport.StatusOf(err), Version: release.Version(), Error: err.Error(), MinVersion: transport.Spoken.Min,
 		MaxVersion: transport.Spoken.Max,
 	}
 	if r := (*refusal)(nil); errors.As(err, &r) {

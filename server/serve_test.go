@@ -22,6 +22,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/spawner"
@@ -114,7 +115,7 @@ func TestRefusals(t *testing.T) {
 func TestOtherReleases(t *testing.T) {
 	s := serve(t, nil)
 	const remedy = "install the same scuda release on both machines"
-	server := "this server (scuda " + Version() + ")"
+	server := "this server (scuda " + release.Version() + ")"
 	for _, c := range []struct {
 		name   string
 		err    error
@@ -126,7 +127,7 @@ func TestOtherReleases(t *testing.T) {
 		{"a newer release that does not", transport.ErrVersion,
 			[]string{"client (scuda 9.9) speaks protocol versions 2 to 4", server, "version 1"},
 			func(h *transport.Hello) { h.MinVersion, h.MaxVersion = transport.Version+1, transport.Version+3 }},
-		{"another description", transport.ErrDigest, []string{"client 9.9 has API description 00", Version()},
+		{"another description", transport.ErrDigest, []string{"client 9.9 has API description 00", release.Version()},
 			func(h *transport.Hello) { h.Digest = "00" }},
 		{"needs a capability", transport.ErrCapability, []string{server, `"tea"`},
 			func(h *transport.Hello) { h.Requires = []string{"tea"} }},

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
@@ -529,7 +530,7 @@ func readFull(r io.Reader, b []byte) bool {
 // greeting is what every welcome says: this server's release, and what it and the client can do together.
 func greeting(h *transport.Hello) *transport.Welcome {
 	w := &transport.Welcome{
-		Version: Version(), Digest: digest, MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max,
+		Version: release.Version(), Digest: digest, MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max,
 		Capabilities: transport.Offered(),
 	}
 	w.Protocol, _ = transport.Spoken.Common(h.Versions())
@@ -540,7 +541,7 @@ func greeting(h *transport.Hello) *transport.Welcome {
 // does not meet.
 func check(h *transport.Hello) error {
 	if _, missing := transport.Agree(nil, h.Needs(), transport.Offered()); missing != nil {
-		return &transport.CapabilityError{Missing: missing, Peer: "this server", Release: Version()}
+		return &transport.CapabilityError{Missing: missing, Peer: "this server", Release: release.Version()}
 	}
 	switch h.Kind {
 	case transport.KindInfo, transport.KindCallback, transport.KindBulk, transport.KindRDMA:
@@ -557,7 +558,7 @@ func check(h *transport.Hello) error {
 	}
 	return refusef(transport.StatusDigest,
 		"client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",
-		orUnknown(h.Version), orUnknown(h.Digest), Version(), digest)
+		orUnknown(h.Version), orUnknown(h.Digest), release.Version(), digest)
 }
 
 func orUnknown(s string) string {

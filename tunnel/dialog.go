@@ -44,25 +44,24 @@ type Copy struct {
 // systems are uname's names of the architectures.
 var systems = map[string]string{"amd64": "Linux-x86_64", "arm64": "Linux-aarch64"}
 
-// Copies are the programs that this one can send: itself, and those for other systems that lie in a folder, named
-// scuda-Linux-aarch64 and the like.
-func Copies(folder string) ([]Copy, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	var list []Copy
+// Copies are the programs that can be sent: one for this machine's architecture, and those for other systems that lie
+// in a folder, named by [Named].
+func Copies(program, folder string) (list []Copy) {
 	for arch, system := range systems {
-		path := folder + "/scuda-" + system
+		path := folder + "/" + Named(arch)
 		if arch == runtime.GOARCH {
-			path = self
+			path = program
 		} else if _, err := os.Stat(path); err != nil {
 			continue
 		}
 		list = append(list, Copy{system, path})
 	}
-	return list, nil
+	return list
 }
+
+// Named is the name of the program for an architecture, as Go calls it, among the client's libraries:
+// scuda-Linux-x86_64 and the like.
+func Named(arch string) string { return "scuda-" + systems[arch] }
 
 // open gives the program without the libraries that it may carry.
 func (c Copy) open() (*os.File, *io.SectionReader, error) {

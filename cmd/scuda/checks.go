@@ -16,7 +16,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -88,10 +88,10 @@ func (c *checks) connection(ctx context.Context, address, tokenFile string) {
 	}
 	c.add(good, "token", fmt.Sprintf("we are the tenant %s, by %s", cmp.Or(w.Tenant, "(the server does not say)"),
 		cmp.Or(to.TokenOf, "nothing that was shown")), "")
-	switch found := fmt.Sprintf("server %s, client %s", w.Version, server.Version()); {
+	switch found := fmt.Sprintf("server %s, client %s", w.Version, release.Version()); {
 	case w.Digest != cuda.Digest && w.Version == "":
 		c.add(noted, "versions", found, "install the same release on both machines")
-	case w.Version != server.Version():
+	case w.Version != release.Version():
 		c.add(noted, "versions", found, "they understand each other; scuda upgrade says how to make them the same")
 	default:
 		c.add(good, "versions", found, "")

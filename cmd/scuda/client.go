@@ -10,7 +10,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/transport"
 )
 
@@ -38,7 +38,7 @@ func askOf(ctx context.Context, to transport.Target, kind string) (net.Conn, *tr
 	program, _ := os.Executable()
 	host, _ := os.Hostname()
 	c, w, err := transport.DialNet(ctx, to, &transport.Hello{
-		Kind: kind, Version: server.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
+		Kind: kind, Version: release.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
 		User: config.User(),
 	})
 	switch {

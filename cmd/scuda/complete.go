@@ -11,10 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/perf"
 	"scuda.dev/scuda/perf/baseline"
-	"scuda.dev/scuda/server/executor"
-	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/tunnel"
 )
 
@@ -23,9 +20,9 @@ import (
 var choices = map[string][]string{
 	"gpu":           {"auto", "real", "sim", "sim:2", "sim:2,memory=2GiB", "sim:preset=small", "sim:preset=h200"},
 	"transport":     {string(config.TransportAuto), string(config.TransportRDMA), string(config.TransportTCP)},
-	"gpudirect":     {string(executor.DirectAuto), string(executor.DirectAlways), string(executor.DirectNever)},
+	"gpudirect":     {"auto", "always", "never"},
 	"tls":           {"auto", "always"},
-	"isolation":     {string(isolation.Auto), string(isolation.Require), string(isolation.Log), string(isolation.Off)},
+	"isolation":     {"auto", "require", "log", "off"},
 	"profiles":      {"base", "profile", "nccl", "profile,nccl"},
 	"rdma-fabric":   {"trusted", "untrusted"},
 	"log":           {"debug", "info", "warn", "error"},
@@ -52,7 +49,7 @@ func oneOf(option, value string) error {
 func complete(cmd *cobra.Command) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		how := completion(f)
-		if how == nil {
+		if _, own := cmd.GetFlagCompletionFunc(f.Name); own || how == nil {
 			return
 		}
 		if err := cmd.RegisterFlagCompletionFunc(f.Name, how); err != nil {
@@ -86,8 +83,6 @@ func completion(f *pflag.Flag) cobra.CompletionFunc {
 		return completeServer
 	case f.Name == "on":
 		return completeHost
-	case f.Name == "entry":
-		return completeEntry
 	case f.Name == "device", f.Name == "rdma-device":
 		return completeRDMADevice
 	case closed && f.Value.Type() != "duration": // trace's --for is a time
@@ -128,14 +123,6 @@ func completeHost(_ *cobra.Command, _ []string, word string) ([]string, cobra.Sh
 		hosts[i] = user + hosts[i]
 	}
 	return hosts, cobra.ShellCompDirectiveNoFileComp
-}
-
-// completeEntry completes the name of an entry of scuda's own suite.
-func completeEntry(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
-	for _, e := range perf.Default().Entries {
-		names = append(names, e.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeRDMADevice completes the name of a device of this machine.

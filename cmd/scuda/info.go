@@ -12,7 +12,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -117,7 +117,7 @@ func newInfo() *cobra.Command {
 func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 	f := &infoFacts{
 		Kind: w.GPU, Driver: w.Driver, CUDA: fmt.Sprintf("%d.%d", w.DriverVersion/1000, w.DriverVersion%1000/10),
-		Version: w.Version, Tenant: w.Tenant, Client: server.Version(), SameAPI: w.Digest == cuda.Digest,
+		Version: w.Version, Tenant: w.Tenant, Client: release.Version(), SameAPI: w.Digest == cuda.Digest,
 		RoundTripUS: float64(trip.Nanoseconds()) / 1e3, Devices: []infoDevice{},
 	}
 	if l := w.Load; l != nil {

@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -8,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
-	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/internal/release"
 )
 
 // newMan writes the man pages that packages bring; people read them with man(1).
@@ -30,7 +32,7 @@ func newMan() *cobra.Command {
 			date := time.Unix(0, 0).UTC() // the same build gives the same bytes
 			cmd.Root().DisableAutoGenTag = true
 			return doc.GenManTree(cmd.Root(), &doc.GenManHeader{
-				Section: "1", Source: "scuda " + server.Version(), Manual: "scuda", Date: &date,
+				Section: "1", Source: "scuda " + release.Version(), Manual: "scuda", Date: &date,
 			}, args[0])
 		},
 	}

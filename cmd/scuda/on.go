@@ -16,9 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"scuda.dev/scuda/server"
-	"scuda.dev/scuda/server/admin"
-	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/tunnel"
 )
 
@@ -35,37 +32,6 @@ func (o *onOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.serve, "serve-flags", "", "with --on: `FLAGS` of scuda serve for the server there, such as '--gpu sim'")
 }
 
-// ours are the options of scuda serve that --on sets by itself.
-var ours = []string{"listen", "config", "token-file", "tenants", "client-ca", "insecure", "tls", "tls-cert", "tls-key",
-	"state-dir", "transport", "drain"}
-
-// forOn reads options for a server that serves one program.
-func forOn(words []string) (*serveOptions, error) {
-	o := &serveOptions{}
-	f := pflag.NewFlagSet("serve-flags", pflag.ContinueOnError)
-	o.flags(f)
-	for name, value := range map[string]string{"gpu": "real", "log": "error", "transport": "tcp", "drain": "0",
-		"admin": admin.None, "worker-uids": "none"} {
-		if err := f.Set(name, value); err != nil {
-			return nil, err
-		}
-		f.Lookup(name).Changed = false
-	}
-	f.Usage = func() {}
-	if err := f.Parse(words); err != nil {
-		return nil, fmt.Errorf("--serve-flags: %w; see scuda serve --help", err)
-	}
-	if f.NArg() > 0 {
-		return nil, fmt.Errorf("--serve-flags: %q is no option of scuda serve", f.Arg(0))
-	}
-	for _, name := range ours {
-		if f.Changed(name) {
-			return nil, fmt.Errorf("--serve-flags: --on sets --%s by itself", name)
-		}
-	}
-	return o, nil
-}
-
 // wish is what the options say.
 func (o *onOptions) wish() (w tunnel.Wish, err error) {
 	if w.Way, err = tunnel.ParseWay(o.word); err != nil {
@@ -75,10 +41,7 @@ func (o *onOptions) wish() (w tunnel.Wish, err error) {
 		return w, fmt.Errorf("--on-folder %.80q: write a path that begins with /", o.folder)
 	}
 	w.Folder, w.Serve = o.folder, strings.Fields(o.serve)
-	if _, err := forOn(w.Serve); err != nil {
-		return w, err
-	}
-	return w, nil
+	return w, checkServing(w.Serve)
 }
 
 // environment has a server started on the other machine, and gives the settings with which a program uses it. The
@@ -95,9 +58,11 @@ func (o *onOptions) environment(ctx context.Context, env []string) ([]string, er
 	if env, err = preloaded(env, lib); err != nil {
 		return nil, err
 	}
-	if w.Copies, err = tunnel.Copies(lib); err != nil {
+	whole, err := wholeProgram()
+	if err != nil {
 		return nil, err
 	}
+	w.Copies = tunnel.Copies(whole, lib)
 	if state, err := term.GetState(0); err == nil { // ssh may be interrupted while it reads a password
 		defer func() { _ = term.Restore(0, state) }()
 	}
@@ -160,6 +125,8 @@ func startNear(ctx context.Context, w tunnel.Wish) (r tunnel.Report, err error) 
 	return r, nil
 }
 
+var errStartedByOn = errors.New("scuda run --on starts this")
+
 // near is the command of the process that carries connections for a program.
 const near = "near"
 
@@ -172,7 +139,7 @@ func newNear() *cobra.Command {
 		Hidden: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage(errors.New("scuda run --on starts this"))
+				return usage(errStartedByOn)
 			}
 			return nil
 		},
@@ -191,51 +158,4 @@ func newNear() *cobra.Command {
 			return tunnel.Carry(context.Background(), talk, program)
 		},
 	}
-}
-
-// newFar is the server of `scuda run --on`, which the script of package tunnel starts.
-func newFar() *cobra.Command {
-	var check string
-	cmd := &cobra.Command{
-		Use:    tunnel.Far,
-		Short:  "Serve one program over standard input and output (started by scuda run --on)",
-		Hidden: true,
-		Args:   noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if check != "" {
-				return tunnel.Check(check)
-			}
-			if term.IsTerminal(0) {
-				return usage(errors.New("scuda run --on starts this"))
-			}
-			in, out, err := tunnel.Streams()
-			if err != nil {
-				return err
-			}
-			if self, err := os.Executable(); err == nil {
-				if used, err := tunnel.Tend(self); err == nil {
-					defer used.Close()
-				}
-			}
-			return tunnel.Serve(cmd.Context(), in, out, serveOn)
-		},
-	}
-	cmd.Flags().StringVar(&check, "check", "", "")
-	return cmd
-}
-
-// serveOn serves as the other side wishes.
-func serveOn(ctx context.Context, h tunnel.Hello, ready func(net.Addr, tunnel.Ready)) error {
-	o, err := forOn(h.Serve)
-	if err != nil {
-		return err
-	}
-	o.listen = onLoopback + ":0"
-	c, err := o.config(os.Stderr)
-	if err != nil {
-		return err
-	}
-	c.Tenants = tenant.Static([]byte(h.Token), nil)
-	c.Ready = func(s server.Status) { ready(s.Addr, tunnel.Ready{Devices: len(s.Devices)}) }
-	return server.Serve(ctx, *c)
 }

@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -14,9 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/internal/bar"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/perf"
 	"scuda.dev/scuda/perf/delay"
-	"scuda.dev/scuda/server"
 )
 
 func newPerf() *cobra.Command {
@@ -77,7 +79,7 @@ the result is written all the same.`,
 			}
 			progress := bar.New(cmd.ErrOrStderr())
 			o := perf.Options{
-				Suite: suite, Quick: quick, Scuda: server.Version(), Open: openPlace, Progress: progress.Step, Bench: bench,
+				Suite: suite, Quick: quick, Scuda: release.Version(), Open: openPlace, Progress: progress.Step, Bench: bench,
 				Load: load,
 			}
 			r, err := perf.Run(cmd.Context(), o)
@@ -104,6 +106,7 @@ the result is written all the same.`,
 	f := cmd.Flags()
 	f.BoolVar(&quick, "quick", false, "a short suite on the simulated GPU, within three minutes")
 	f.StringArrayVar(&entries, "entry", nil, "only the suite's entry `NAME`; may be repeated")
+	_ = cmd.RegisterFlagCompletionFunc("entry", completeEntry) // there is such an option, and no other completion of it
 	f.StringVar(&suiteFile, "suite", "", "`FILE` that describes the suite, instead of scuda's own")
 	f.StringVarP(&out, "output", "o", "", "`FILE` for the result, instead of standard output")
 	f.IntVar(&repetitions, "repetitions", 0, "`N` repetitions, instead of the suite's")
@@ -323,4 +326,12 @@ func startServer(ctx context.Context, args []string) (address string, wait func(
 		return "", nil, fmt.Errorf("no server: %s", lines[len(lines)-1])
 	}
 	return address, func() { _ = p.Wait() }, nil
+}
+
+// completeEntry completes the name of an entry of scuda's own suite.
+func completeEntry(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+	for _, e := range perf.Default().Entries {
+		names = append(names, e.Name)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }

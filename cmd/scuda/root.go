@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/internal/release"
 )
 
 // onLoopback is where a server listens that was told no address.
@@ -27,7 +27,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "scuda",
 		Short:   "Run CUDA programs on a GPU elsewhere",
-		Version: server.Version(),
+		Version: release.Version(),
 		Long: `scuda lets a program that was written for an NVIDIA GPU run, unmodified, on a machine that has none;
 its calls are carried out by a GPU on another machine.
 
@@ -69,6 +69,9 @@ and then:                         scuda run -- python3 train.py
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if err := serve.flagsElsewhere(cmd); err != nil {
+			return err
+		}
 		return usage(fmt.Errorf("%w; see %s --help", err, cmd.CommandPath()))
 	})
 	root.SetVersionTemplate(versionLine())

@@ -120,8 +120,8 @@ func preloaded(env []string, lib string) ([]string, error) {
 	return prependEnv(env, "LD_LIBRARY_PATH", lib), nil
 }
 
-// libFolder finds the client libraries: beside the program (as in build/), where an installation has them, or in the
-// program itself.
+// libFolder finds the client libraries: beside the program (as in build/), where an installation has them, among
+// which the program itself may lie, or in the program itself.
 func libFolder() (string, error) {
 	if folder := os.Getenv("SCUDA_LIB"); folder != "" {
 		return checkLib(folder)
@@ -130,7 +130,7 @@ func libFolder() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	folders := []string{filepath.Join(bin, "lib"), filepath.Join(bin, "../lib/scuda")}
+	folders := []string{filepath.Join(bin, "lib"), filepath.Join(bin, "../lib/scuda"), bin}
 	for _, folder := range folders {
 		if found, err := checkLib(folder); err == nil {
 			return found, nil

@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -109,6 +111,9 @@ SIGTERM lets sessions go on for the time of --drain; SIGHUP reads tokens and cer
 	o.flags(cmd.Flags())
 	return cmd
 }
+
+// flagsElsewhere is for the program that has another one serve, and does not know its options.
+func (o *serveOptions) flagsElsewhere(*cobra.Command) error { return nil }
 
 // start serves on the address of -l or of an argument.
 func (o *serveOptions) start(cmd *cobra.Command, args []string) error {

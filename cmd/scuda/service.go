@@ -1,3 +1,5 @@
+//go:build !client
+
 package main
 
 import (
@@ -47,6 +49,9 @@ systemctl edit scuda; the unit is written anew each time.`,
 				return err
 			}
 			self := filepath.Join(folder, "scuda")
+			if !exists(self) { // that of the server's package lies among the libraries
+				self = filepath.Join(folder, "../../bin/scuda")
+			}
 			if root == "" {
 				if err := errors.Join(hasSystemd(), serviceCanRun(self)); err != nil {
 					return err

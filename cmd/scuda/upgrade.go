@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/transport"
 )
 
@@ -35,7 +35,7 @@ nothing.`,
 		SuggestFor: []string{"update"},
 		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			f := &upgradeFacts{Client: server.Version()}
+			f := &upgradeFacts{Client: release.Version()}
 			f.Installed, f.How = installed(cmd.Context())
 			if address == "" {
 				var err error

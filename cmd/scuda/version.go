@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/api/cuda"
-	"scuda.dev/scuda/server"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/transport"
 )
 
@@ -28,7 +28,7 @@ func newVersion() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versionFacts{
-				Version: server.Version(), Protocol: transport.Version, MinProtocol: transport.MinVersion, API: cuda.Digest,
+				Version: release.Version(), Protocol: transport.Version, MinProtocol: transport.MinVersion, API: cuda.Digest,
 				Go: runtime.Version(),
 			}
 			if asJSON {
@@ -44,6 +44,6 @@ func newVersion() *cobra.Command {
 
 // versionLine is what `scuda version` and `scuda --version` print.
 func versionLine() string {
-	return fmt.Sprintf("scuda %s, protocol %s, API description %.12s, %s\n", server.Version(), transport.Spoken,
+	return fmt.Sprintf("scuda %s, protocol %s, API description %.12s, %s\n", release.Version(), transport.Spoken,
 		cuda.Digest, runtime.Version())
 }
