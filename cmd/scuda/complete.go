@@ -111,8 +111,16 @@ func completeServer(cmd *cobra.Command, args []string, _ string) ([]string, cobr
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeHost completes HOST or USER@HOST from the user's configuration of ssh.
-func completeHost(_ *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+// completeHost completes HOST or USER@HOST from the user's configuration of ssh, and the names of containers and pods.
+func completeHost(cmd *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+	if strings.Contains(word, "://") {
+		return tunnel.Containers(cmd.Context(), word), cobra.ShellCompDirectiveNoFileComp
+	}
+	for _, scheme := range tunnel.Schemes() {
+		if word != "" && strings.HasPrefix(scheme, word) {
+			return []string{scheme}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+		}
+	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
