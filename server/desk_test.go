@@ -11,6 +11,7 @@ import (
 
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
@@ -80,7 +81,7 @@ func TestSessionsAreListed(t *testing.T) {
 	}
 	st, err := c.Status(t.Context())
 	if err != nil || st.CUDA != (admin.Places{Taken: 1, Limit: 7}) || st.NVML.Taken != 1 || st.NVML.Limit != DefaultNVML ||
-		st.Draining || st.Uptime < 0 || st.Version != Version() || st.Address != s.addr {
+		st.Draining || st.Uptime < 0 || st.Version != release.Version() || st.Address != s.addr {
 		t.Errorf("%+v, %v", st, err)
 	}
 	a.leave()
