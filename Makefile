@@ -4,7 +4,7 @@ GO ?= go
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test fuzz test-rdma perf-rdma demo generate lint dist clean runtimes check-go needs-build \
+.PHONY: help build test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go needs-build \
 	needs-test needs-lint needs-release needs-install release test-install test-frameworks
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
@@ -51,6 +51,9 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 
 demo: build ## train a small GPT on a simulated GPU that another process serves (half a minute after the build)
 	$(call step,the demo,build/scuda demo --gpu sim:cc=12.0)
+
+pictures: build ## record the demonstration anew for the README, as an animated picture (docs/demo.svg)
+	$(call step,the demonstration,$(GO) run ./examples/picture -o docs/demo.svg build/scuda demo)
 
 generate: check-go needs-build needs-lint ## write what is generated: from the API description, lists of folders, files
 	$(GO) run ./api/gen

@@ -89,3 +89,69 @@ func testNames(t *testing.T) map[string]bool {
 	}
 	return names
 }
+
+// block is what stands between two fences of a page.
+type block struct{ kind, text string }
+
+func blocks(page string) (found []block) {
+	for _, m := range regexp.MustCompile("(?ms)^```([a-z ]+)\n(.*?)^```$").FindAllStringSubmatch(page, -1) {
+		found = append(found, block{m[1], m[2]})
+	}
+	return found
+}
+
+// TestTutorials does what the tutorials say, in a home of its own: blocks of kind sh are run by a shell, those of kind
+// "sh server" start a server. Other blocks are for reading. gpu1.example.org is the last server that was started, and
+// comes with TLS although it is on this machine.
+func TestTutorials(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs/tutorials/*.md"))
+	if err != nil || len(pages) < 6 {
+		t.Fatal(pages, err)
+	}
+	for _, page := range pages {
+		t.Run(filepath.Base(page), func(t *testing.T) {
+			b, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			folder := t.TempDir()
+			env := append(os.Environ(), "HOME="+folder, "XDG_CONFIG_HOME=", "XDG_CACHE_HOME=", "XDG_STATE_HOME=",
+				"PATH="+filepath.Dir(scuda)+":"+os.Getenv("PATH"))
+			address, fingerprint, ran := "", "", 0
+			for _, b := range blocks(string(b)) {
+				switch b.kind {
+				case "sh server":
+					words := strings.Fields(b.text)
+					if len(words) < 3 || words[0] != "scuda" || words[1] != "serve" {
+						t.Fatalf("not the command of a server: %s", b.text)
+					}
+					args := append([]string{"-C", folder, scuda, "serve", "127.0.0.1:0", "--drain", "0", "--state-dir",
+						t.TempDir(), "--cache-dir", t.TempDir()}, words[3:]...)
+					if !strings.Contains(b.text, "--gpu") {
+						args = append(args, "--gpu", gpu, "--sim-memory", "1GiB")
+					}
+					if strings.HasPrefix(words[2], "0.0.0.0:") {
+						args = append(args, "--tls", "always")
+					}
+					s := start(t, nil, "env", args...)
+					address = s.await(s.out, `^listening on (\S+)$`)[1]
+					if slices.Contains(args, "always") {
+						fingerprint = s.await(s.out, `^fingerprint (\S+)$`)[1]
+					}
+				case "sh":
+					text := strings.NewReplacer("gpu1.example.org", address, "127.0.0.1:14833", address, "sha256:…",
+						fingerprint).Replace(b.text)
+					cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", text)
+					cmd.Dir, cmd.Env = folder, env
+					if out, err := cmd.CombinedOutput(); err != nil {
+						t.Fatalf("%v\n%s\n%s", err, text, out)
+					}
+					ran++
+				}
+			}
+			if ran < 2 || address == "" {
+				t.Errorf("%d blocks were run, with a server at %q", ran, address)
+			}
+		})
+	}
+}

@@ -337,6 +337,6 @@ func (o *demoOptions) sum(t *training) error {
 	if last >= first {
 		return fmt.Errorf("%w: it was %.4f and is %.4f", errLoss, first, last)
 	}
-	fmt.Fprintf(o.out, "\nThe loss fell from %.4f to %.4f. Next, a program of yours: scuda run -- PROGRAM\n", first, last)
+	fmt.Fprintf(o.out, "\nThe loss fell from %.4f to %.4f. Next: scuda run -- PROGRAM\n", first, last)
 	return nil
 }
