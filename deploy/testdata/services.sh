@@ -23,6 +23,10 @@ systemctl start scuda scuda-exporter
 metrics 9836 /tmp/server
 metrics 9835 /tmp/exporter
 "$scuda/scuda" info
+test "$("$scuda/scuda" ps)" = 'no sessions'
+"$scuda/scuda" drain
+if "$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3; then exit 1; fi
+"$scuda/scuda" drain --undo
 "$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3
 "$scuda/scuda" run -- "$scuda/scuda" info
 metrics 9836 /tmp/server
