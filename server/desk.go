@@ -75,12 +75,40 @@ func (s desk) Status() admin.Status {
 	return st
 }
 
+// gpusSoon is what NVML says, if it says it soon: an administrator is to see the sessions also where it hangs.
+func (s *supervisor) gpusSoon() gpuList {
+	late := time.NewTimer(gpuTimeout)
+	defer late.Stop()
+	select {
+	case s.gpuTurn <- struct{}{}:
+	case <-late.C:
+		return gpuList{}
+	}
+	said := make(chan gpuList, 1)
+	s.handlers.Go(func() {
+		defer func() { <-s.gpuTurn }()
+		list, err := s.readGPUs()
+		if err != nil {
+			s.log.Debug("an administrator does not see who uses the GPUs", "error", err)
+		}
+		said <- list
+	})
+	select {
+	case list := <-said:
+		return list
+	case <-late.C:
+		return gpuList{}
+	}
+}
+
 func (s desk) Sessions() []admin.Session {
 	uses := map[int][]admin.Use{} // by worker
-	if gpus, err := s.readGPUs(); err == nil {
-		for _, u := range gpus.Users {
-			uses[u.PID] = append(uses[u.PID], admin.Use{Index: u.GPU, UUID: gpus.GPUs[u.GPU].UUID, Memory: u.Bytes})
+	gpus := s.gpusSoon()
+	for _, u := range gpus.Users {
+		if u.GPU < 0 || u.GPU >= len(gpus.GPUs) {
+			continue
 		}
+		uses[u.PID] = append(uses[u.PID], admin.Use{Index: u.GPU, UUID: gpus.GPUs[u.GPU].UUID, Memory: u.Bytes})
 	}
 	now, list := time.Now(), []admin.Session{}
 	for _, x := range s.sessions.all() {

@@ -3,16 +3,19 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 )
@@ -215,4 +218,31 @@ func TestNoPlaceForTheAdminSocket(t *testing.T) {
 	s := serve(t, func(c *Config) { c.Admin = admin.Auto })
 	s.logged("there is no admin interface")
 	s.open(transport.KindCUDA).use(1 << 20)
+}
+
+// An NVML that hangs hides who uses the GPUs, and nothing else.
+func TestSessionsWithoutNVML(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		s := &supervisor{log: slog.New(slog.DiscardHandler), gpuTurn: make(chan struct{}, 1)}
+		s.sessions.init(0, 0, 0)
+		s.readGPUs = func() (gpuList, error) { <-hang; return gpuList{Users: []gpuUser{{GPU: 3, PID: 7}}}, nil }
+		glance := func() metrics.Glance { return metrics.Glance{Calls: 5, Active: time.Now()} }
+		s.sessions.add(&session{id: "a", opened: time.Now(), proc: &process{Worker: &spawner.Worker{PID: 7}, glance: glance}})
+		began := time.Now()
+		for range 2 { // the second waits for its turn in vain
+			if list := (desk{s}).Sessions(); len(list) != 1 || *list[0].Calls != 5 || len(list[0].GPUs) != 0 {
+				t.Errorf("%+v", list)
+			}
+		}
+		if passed := time.Since(began); passed != 2*gpuTimeout {
+			t.Errorf("it took %v", passed)
+		}
+		close(hang)
+		s.handlers.Wait()
+		if got := s.gpusSoon(); len(got.Users) != 1 {
+			t.Errorf("afterwards: %+v", got)
+		}
+		s.handlers.Wait()
+	})
 }

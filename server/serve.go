@@ -36,6 +36,7 @@ type supervisor struct {
 	started  time.Time
 	gpus     *gpuReader
 	readGPUs func() (gpuList, error) // what gpus has read a moment ago
+	gpuTurn  chan struct{}           // held by the one administrator's question that asks NVML
 	first    chan struct{}           // closed when facts is valid
 	once     sync.Once
 	facts    atomic.Pointer[readyInfo] // what the latest CUDA worker saw
@@ -76,7 +77,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		door: door.New(door.Places()), started: time.Now(),
 	}
 	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, nobody) }}
-	s.readGPUs = remember(s.gpus.read)
+	s.readGPUs, s.gpuTurn = remember(s.gpus.read), make(chan struct{}, 1)
 	s.sessions.init(cfg.MaxSessions, cfg.MaxNVML, cfg.MaxPerClient)
 	var err error
 	if _, s.board, err = board.New(); err != nil {

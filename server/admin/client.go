@@ -185,6 +185,9 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if os.IsTimeout(err) {
+			return fmt.Errorf("%w: %s did not answer within %v; look into the server's log", ErrNoServer, c.Path, askTime)
+		}
 		return explain(c.Path, err)
 	}
 	defer got.Body.Close()
