@@ -138,6 +138,10 @@ func TestEndOfASession(t *testing.T) {
 	if err := c.End(t.Context(), n.welcome.Session, "bye"); err != nil {
 		t.Fatal(err)
 	}
+	if _, _, err := n.message(); err != nil || len(n.notices) != 1 ||
+		n.notices[0] != "an administrator ends this session: bye" {
+		t.Errorf("NVML's client was told %q, %v", n.notices, err)
+	}
 	list(t, c, 1)
 }
 

@@ -23,7 +23,7 @@ func (s *supervisor) end(x *session, e *ending) {
 		return
 	}
 	s.handlers.Go(func() {
-		_ = x.proc.line.Send(msgNotice, noticeInfo{e.said}, -1)
+		_ = x.proc.line.Send(msgNotice, noticeInfo{e.said, true}, -1)
 		select {
 		case <-x.proc.exited:
 		case <-time.After(farewell):

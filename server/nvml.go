@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/nvmldispatch"
@@ -18,10 +20,19 @@ const nvmlReplyBytes = 1 << 20
 // serveNVML answers one NVML call after the other, until the client takes its leave (nil). The welcome goes out with
 // the answers to what the client sent with its greeting: what is there is answered in one write. While the driver is at
 // work the client gets a sign of life each beat, without which it would give the server up.
-func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte, beat time.Duration) error {
+func serveNVML(
+	conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte, beat time.Duration, last *ender,
+) error {
 	defer conn.Close()
 	defer d.Close()
 	c := &blocking{conn: conn, out: welcome, beat: beat}
+	defer last.over()
+	gone := func(err error) error {
+		if text := last.over(); text != "" {
+			return c.refuse(errors.New(text))
+		}
+		return fmt.Errorf("%w: %w", executor.ErrGone, err)
+	}
 	c.timer = time.AfterFunc(beat, c.sign)
 	defer c.timer.Stop()
 	at := uint64(0) // the number that the next command has
@@ -33,14 +44,14 @@ func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte, 
 			if errors.Is(err, io.EOF) {
 				err = executor.ErrEnded
 			}
-			return fmt.Errorf("%w: %w", executor.ErrGone, err)
+			return gone(err)
 		}
 		f, _, err := transport.ParseFrame(frame)
 		if err != nil || f.Len > transport.MaxCommand {
 			return c.refuse(fmt.Errorf("%w: frame of %d bytes: %w", executor.ErrProtocol, f.Len, err))
 		}
 		if _, err := io.ReadFull(c, command[:f.Len]); err != nil {
-			return fmt.Errorf("%w: %w", executor.ErrGone, err)
+			return gone(err)
 		}
 		for left := command[:f.Len]; len(left) > 0; {
 			h, payload, err := transport.ParseCommand(left)
@@ -70,6 +81,30 @@ func serveNVML(conn transport.Conn, d *nvmldispatch.Dispatcher, welcome []byte, 
 			}
 		}
 	}
+}
+
+// ender ends an NVML session from another goroutine: nothing more is read, and the client is told why.
+type ender struct {
+	mu   sync.Mutex
+	fd   int // of the connection; -1: the session is over
+	text string
+}
+
+func (e *ender) end(text string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fd >= 0 {
+		e.text = text
+		_ = unix.Shutdown(e.fd, unix.SHUT_RD) // its failure means that the connection is gone
+	}
+}
+
+// over says that nothing is read any more, and gives the reason, if somebody wanted it so.
+func (e *ender) over() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.fd = -1
+	return e.text
 }
 
 // blocking makes a connection wait. What there is to send goes out before.

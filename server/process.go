@@ -121,7 +121,10 @@ type process struct {
 }
 
 // noticeInfo is what a session's client is told.
-type noticeInfo struct{ Text string }
+type noticeInfo struct {
+	Text string
+	Last bool // the session ends now
+}
 
 // grant is what a CUDA worker may have of what its supervisor keeps: what its session's tenant has brought.
 type grant struct {

@@ -442,7 +442,7 @@ func (s *supervisor) drain() {
 	left := s.sessions.each(func(x *session) { // a worker may be slow to listen, and its neighbours are not to wait
 		s.handlers.Go(func() {
 			_ = x.proc.line.Send(msgNotice,
-				noticeInfo{"the server shuts down soon; this session may go on for a little while"}, -1)
+				noticeInfo{Text: "the server shuts down soon; this session may go on for a little while"}, -1)
 		})
 	})
 	if left > 0 {

@@ -472,7 +472,7 @@ func TestSignsOfLifeOfNVML(t *testing.T) {
 	leave, ended := make(chan struct{}), make(chan error)
 	go func() {
 		drv := nvmldispatch.New(slowNVML{leave: leave}, nvmldispatch.Options{})
-		ended <- serveNVML(conn, drv, nil, time.Millisecond)
+		ended <- serveNVML(conn, drv, nil, time.Millisecond, &ender{fd: conn.FD()})
 	}()
 	h := transport.CommandHeader{Size: transport.CommandHeaderSize + 8, Op: nvml.OpNvmlInitWithFlags,
 		Flags: transport.FlagAnswer}

@@ -77,6 +77,7 @@ type worker struct {
 	text    *stdio.Capture
 	page    *metrics.Shared
 	seat    *commons.Seat // comes before the session
+	ender   *ender        // of an NVML session; of the goroutine that listens
 }
 
 func (w *worker) run() error {
@@ -322,6 +323,8 @@ func (w *worker) listen() {
 			if err = m.Decode(&info); err == nil {
 				if s := w.session.Load(); s != nil {
 					s.Notice(info.Text)
+				} else if info.Last && w.ender != nil {
+					w.ender.end(info.Text)
 				}
 			}
 		default:
@@ -367,7 +370,11 @@ func (w *worker) openSession(m *handoff.Message) error {
 	var work func() error
 	if w.cfg.Mode == modeNVML {
 		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
-		work = func() error { return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome, transport.Beat) }
+		last := &ender{fd: conn.FD()}
+		w.ender = last
+		work = func() error {
+			return serveNVML(conn, nvmldispatch.New(w.nvml, options), info.Welcome, transport.Beat, last)
+		}
 	} else {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,

@@ -25,9 +25,9 @@ func newKill() *cobra.Command {
 		Short: "End sessions of this machine's server",
 		Long: `End sessions of this machine's server; a SESSION is an id of scuda ps, or its beginning.
 ` + adminHelp + `
-The session's program is told the reason on its standard error. From then on its calls answer error 46
-(CUDA_ERROR_DEVICE_UNAVAILABLE), those of NVML NVML_ERROR_GPU_IS_LOST, without a reason. The command returns when the
-session has ended and its GPU memory is free. If one SESSION is wrong, none is ended.
+The session's program prints the reason on its standard error. From then on its calls answer error 46
+(CUDA_ERROR_DEVICE_UNAVAILABLE), and those of NVML answer NVML_ERROR_GPU_IS_LOST. The command returns when the session
+has ended and its GPU memory is free. If one SESSION is wrong, none is ended.
 
 --json prints a list of what was ended: id, tenant, program, reason.
 
