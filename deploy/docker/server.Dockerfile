@@ -26,8 +26,10 @@ LABEL org.opencontainers.image.title="scuda server" org.opencontainers.image.lic
       org.opencontainers.image.description="Serves this machine's NVIDIA GPUs to programs of other machines" \
       org.opencontainers.image.version="${SCUDA_VERSION}"
 COPY --from=build /out /usr
-RUN useradd --system --create-home scuda
+RUN useradd --system --create-home scuda && install -d -o scuda -g root -m 775 /run/scuda
 USER scuda
+# The admin socket, for the user scuda and for root without rights over files: docker exec CONTAINER scuda ps
+ENV RUNTIME_DIRECTORY=/run/scuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 EXPOSE 14833
 # /readyz costs nothing; it answers 200 when a worker has opened the driver.
