@@ -85,7 +85,8 @@ install "$build/scuda-client" "$work/client/bin/scuda"
 "$strip" "$work/client/bin/scuda"
 install -d "$work/server/share/man/man1"
 for verb in serve service perf exporter; do
-  mv "$work/client/share/man/man1/scuda-$verb"*.1.gz "$work/server/share/man/man1/"
+  find "$work/client/share/man/man1" \( -name "scuda-$verb.*" -o -name "scuda-$verb-*" \) \
+    -exec mv -t "$work/server/share/man/man1" {} +
 done
 cp -r docs "$work/client/share/doc/scuda-client/docs"
 links "$work/client/share/doc"

@@ -108,6 +108,11 @@ func TestDist(t *testing.T) {
 	}
 	ownLinks(t, filepath.Join(root, "usr/share/doc"))
 	contents := command(t, "", "dpkg-deb", "-c", files[4])
+	for page, ours := range map[string]bool{"servers": false, "run": false, "serve": true, "perf-run": true} {
+		if strings.Contains(contents, "/scuda-"+page+".1.gz") != ours {
+			t.Errorf("the page of %s lies in the wrong package", page)
+		}
+	}
 	command(t, "", "dpkg-deb", "-x", files[4], root) // its scripts are for a whole system
 	works(t, filepath.Join(root, "usr"))
 	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
