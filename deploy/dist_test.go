@@ -115,6 +115,10 @@ func TestDist(t *testing.T) {
 	}
 	command(t, "", "dpkg-deb", "-x", files[4], root) // its scripts are for a whole system
 	works(t, filepath.Join(root, "usr"))
+	if said := command(t, "", filepath.Join(root, "usr/bin/scuda"), "__complete", "serve", "--gpu", ""); !strings.Contains(
+		said, "real\n") {
+		t.Errorf("what the server's options take is completed with %q", said)
+	}
 	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
 		b, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", unit))
 		if err != nil {

@@ -49,6 +49,10 @@ func elsewhere(use, short string) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short + "; with the package scuda-server", DisableFlagParsing: true,
 		Args: cobra.ArbitraryArgs, RunE: byWhole,
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			_ = byWhole(cmd, args) // the shell asks the same of it
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
 	}
 }
 
