@@ -10,7 +10,7 @@ import (
 
 // funcAttrs are the attributes of a kernel that callers may set.
 type funcAttrs struct {
-	maxDynamic  int32 // most dynamic shared memory of a block
+	maxDynamic  int32 // most dynamic shared memory of a block; -1: what the kernel itself leaves of the usual
 	carveout    int32
 	cache       cuda.CUfunc_cache
 	shared      cuda.CUsharedconfig
@@ -45,8 +45,14 @@ const (
 	warpSize           = 32
 )
 
-func newFuncAttrs(e *ptx.Entry) *funcAttrs {
-	return &funcAttrs{maxDynamic: max(sharedPerBlock-int32(e.SharedSize), 0), carveout: -1}
+func newFuncAttrs() *funcAttrs { return &funcAttrs{maxDynamic: -1, carveout: -1} }
+
+// dynamic is the most dynamic shared memory of a block.
+func (a *funcAttrs) dynamic(e *ptx.Entry) int32 {
+	if a.maxDynamic >= 0 {
+		return a.maxDynamic
+	}
+	return max(sharedPerBlock-int32(e.SharedSize()), 0)
 }
 
 // registers is what the kernel would need if it were compiled so that a block of any legal size fits, as compilers do.
@@ -83,11 +89,14 @@ func target(m *ptx.Module) int32 {
 
 func (a *funcAttrs) get(l *capability, e *ptx.Entry, attr cuda.CUfunction_attribute) (int32, cuda.CUresult) {
 	var v int32
+	if e.Load() != nil {
+		return 0, cuda.CUDA_ERROR_INVALID_PTX
+	}
 	switch attr {
 	case cuda.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
 		v = int32(blockOf(e.MaxThreads)) // that the kernel takes one shape only is not told
 	case cuda.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
-		v = int32(e.SharedSize)
+		v = int32(e.SharedSize())
 	case cuda.CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
 		for _, g := range e.Module().Globals {
 			if g.Space == ptx.SpaceConst {
@@ -95,7 +104,7 @@ func (a *funcAttrs) get(l *capability, e *ptx.Entry, attr cuda.CUfunction_attrib
 			}
 		}
 	case cuda.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
-		v = int32(e.LocalSize)
+		v = int32(e.LocalSize())
 	case cuda.CU_FUNC_ATTRIBUTE_NUM_REGS:
 		v = int32(registers(e))
 	case cuda.CU_FUNC_ATTRIBUTE_PTX_VERSION:
@@ -108,7 +117,7 @@ func (a *funcAttrs) get(l *capability, e *ptx.Entry, attr cuda.CUfunction_attrib
 			v = 1
 		}
 	case cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-		v = a.maxDynamic
+		v = a.dynamic(e)
 	case cuda.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
 		v = a.carveout
 	case cuda.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
@@ -130,7 +139,7 @@ func (a *funcAttrs) get(l *capability, e *ptx.Entry, attr cuda.CUfunction_attrib
 func (a *funcAttrs) set(l *capability, e *ptx.Entry, attr cuda.CUfunction_attribute, v int32) cuda.CUresult {
 	switch attr {
 	case cuda.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-		if v < 0 || int(v)+e.SharedSize > int(l.sharedPerBlock) {
+		if v < 0 || int(v)+e.SharedSize() > int(l.sharedPerBlock) {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		a.maxDynamic = v
@@ -304,7 +313,7 @@ func (m *module) function(g *GPU, name string) (*function, cuda.CUresult) {
 	if e == nil {
 		return nil, cuda.CUDA_ERROR_NOT_FOUND
 	}
-	f := &function{mod: m, entry: e, attrs: newFuncAttrs(e)}
+	f := &function{mod: m, entry: e, attrs: newFuncAttrs()}
 	if m.lib != nil {
 		f.kernel = m.lib.kernels[name]
 		f.attrs = f.kernel.attrsOn(m.ctx.dev)

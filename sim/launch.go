@@ -83,14 +83,18 @@ func (l *launch) check() cuda.CUresult {
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 	}
+	if err := e.Load(); err != nil {
+		gpu.log.Warn("sim: kernel cannot be loaded", "kernel", e.Name, "error", err)
+		return cuda.CUDA_ERROR_INVALID_PTX
+	}
 	threads := l.block[0] * l.block[1] * l.block[2]
-	if threads > maxThreadsPerBlock || uint64(l.shared) > uint64(a.maxDynamic) {
+	if threads > maxThreadsPerBlock || uint64(l.shared) > uint64(a.dynamic(e)) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if req := e.ReqThreads; req[0] != 0 && l.block != [3]uint32{req[0], max(req[1], 1), max(req[2], 1)} {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	if int(threads) > maxThreads(e) || e.SharedSize+int(l.shared) > int(gpu.capability.sharedPerBlock) {
+	if int(threads) > maxThreads(e) || e.SharedSize()+int(l.shared) > int(gpu.capability.sharedPerBlock) {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	if r := l.checkCluster(); r != ok {

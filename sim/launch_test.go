@@ -328,6 +328,28 @@ func TestRefusedImages(t *testing.T) {
 	}
 }
 
+// TestLateRefusal: what is wrong with a kernel of a long text is told by its launch, and by nothing else.
+func TestLateRefusal(t *testing.T) {
+	m := open(t, Config{})
+	var mod cuda.CUmodule
+	m.must(m.CuModuleLoadData(&mod, m.image([]byte(".version 8.0\n.target sm_80\n.address_size 64\n"+
+		".entry wrong() { nonsense; }\n.entry right() { .shared .b8 s[40]; .reg .b32 %r; mov.b32 %r, s; ret; }\n"+
+		strings.Repeat("// a library\n", 11000)))))
+	right, wrong := m.kernel(mod, "right"), m.kernel(mod, "wrong")
+	var v int32
+	for range 2 {
+		m.must(m.launchOn(0, right, 1, 32, 48<<10-40))
+		m.want(cuda.CUDA_ERROR_INVALID_VALUE, m.launchOn(0, right, 1, 32, 48<<10-39))
+		m.want(cuda.CUDA_ERROR_INVALID_PTX, m.launchOn(0, wrong, 1, 32, 0))
+		m.want(cuda.CUDA_ERROR_INVALID_PTX, m.CuFuncGetAttribute(&v, cuda.CU_FUNC_ATTRIBUTE_NUM_REGS, wrong))
+		m.must(m.CuFuncGetAttribute(&v, cuda.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, right))
+		if v != 40 {
+			t.Errorf("%d bytes of shared memory", v)
+		}
+	}
+	m.must(m.CuCtxSynchronize())
+}
+
 func TestLibraries(t *testing.T) {
 	m := open(t, Config{})
 	var lib cuda.CUlibrary

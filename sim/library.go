@@ -24,7 +24,7 @@ type kernel struct {
 func (k *kernel) attrsOn(d *device) *funcAttrs {
 	a := k.attrs[d]
 	if a == nil {
-		a = newFuncAttrs(k.entry)
+		a = newFuncAttrs()
 		k.attrs[d] = a
 	}
 	return a

@@ -17,7 +17,7 @@ func (l *capability) occupancy(e *ptx.Entry, threads int, dynamic uint64) int {
 	}
 	warps := (threads + warpSize - 1) / warpSize
 	perWarp := int(roundUp(uint64(registers(e)*warpSize), registerUnit))
-	shared := roundUp(uint64(e.SharedSize)+dynamic+uint64(l.sharedReserved), sharedUnit)
+	shared := roundUp(uint64(e.SharedSize())+dynamic+uint64(l.sharedReserved), sharedUnit)
 	if shared > uint64(l.sharedPerBlock+l.sharedReserved) {
 		return 0
 	}
@@ -48,8 +48,8 @@ func (g *GPU) CuOccupancyAvailableDynamicSMemPerBlock(size *uint64, h cuda.CUfun
 			return cuda.CUDA_ERROR_INVALID_VALUE
 		}
 		each := uint64(g.capability.sharedPerSM) / uint64(blocks) / sharedUnit * sharedUnit
-		*size = min(each-min(each, uint64(g.capability.sharedReserved)+uint64(f.entry.SharedSize)),
-			uint64(g.capability.sharedPerBlock)-uint64(f.entry.SharedSize))
+		*size = min(each-min(each, uint64(g.capability.sharedReserved)+uint64(f.entry.SharedSize())),
+			uint64(g.capability.sharedPerBlock)-uint64(f.entry.SharedSize()))
 		return ok
 	})
 }

@@ -166,6 +166,11 @@ type function struct {
 	sig   signature
 	stmts []stmt
 
+	// Where a body begins that is read when the function is first used, and the names it may use.
+	body   *lexer
+	scope  *scope
+	failed error // to do so
+
 	// Sizes while parsing; local variables and call parameters have their offsets from then on.
 	local     uint64
 	params    uint64

@@ -10,6 +10,9 @@ import (
 
 // A text is checked when it is loaded, and its functions are compiled when they are first used: most kernels of a
 // library are never launched. The check is the compiler's first pass, whose code is thrown away.
+//
+// The texts of libraries are long, and a program loads dozens of them to launch a kernel or two of each. Of these the
+// bodies of functions are not even read before they are used (late.go).
 
 // check checks all functions, on all cores where there are many. The error is the first one's in the text.
 func (m *Module) check(b *budget) error {
@@ -22,6 +25,9 @@ func (m *Module) check(b *budget) error {
 				return
 			}
 			fn := m.funcs[i]
+			if fn.body != nil {
+				continue
+			}
 			fn.params = max(fn.params, fn.maxParams)
 			errs[i] = fn.check(b)
 		}
@@ -39,31 +45,55 @@ func (m *Module) check(b *budget) error {
 type compiler struct {
 	sync.Mutex // guards the budget, and each function until it is compiled
 	budget     budget
-	failed     error // never, after the check
 }
 
-// compiled is called before the entry is used: it compiles what the entry may reach.
-func (e *Entry) compiled() error {
+// Load reads and compiles what the entry may reach, if that was not done before. Of texts that were checked when they
+// were parsed it does not fail.
+func (e *Entry) Load() error {
 	e.once.Do(func() {
 		lazy := &e.module.lazy
 		lazy.Lock()
 		defer lazy.Unlock()
+		if e.failed = e.layout(); e.failed != nil {
+			e.reach, e.shared = nil, nil
+			return
+		}
 		for _, fn := range e.reach {
-			if fn.code == nil && lazy.failed == nil {
+			if fn.code == nil {
 				lazy.budget.targets.Store(math.MaxInt64) // they were counted by the check
-				lazy.failed = compile(fn, &lazy.budget)
+				if e.failed = compile(fn, &lazy.budget); e.failed != nil {
+					return
+				}
 			}
 			e.registers = max(e.registers, fn.pressure)
 		}
-		e.registers, e.failed = min(max(e.registers, 8), 255), lazy.failed
 	})
 	return e.failed
 }
 
+// laidOut makes sure that what layout finds is there.
+func (e *Entry) laidOut() {
+	if e.module.late {
+		_ = e.Load() // what cannot be loaded needs nothing
+	}
+}
+
+// SharedSize is the static shared memory of a block, with what called functions use.
+func (e *Entry) SharedSize() int {
+	e.laidOut()
+	return e.sharedSize
+}
+
+// LocalSize is the local memory of a thread, without that of called functions.
+func (e *Entry) LocalSize() int {
+	e.laidOut()
+	return e.localSize
+}
+
 // Registers is how many 32-bit registers a thread needs at least, an estimate from the live ranges.
 func (e *Entry) Registers() int {
-	_ = e.compiled() // what cannot be compiled needs any number
-	return e.registers
+	_ = e.Load() // what cannot be loaded needs any number
+	return min(max(e.registers, 8), 255)
 }
 
 // check finds what is wrong with a function, and what it calls and shares. Its code is made when it is first used.

@@ -46,11 +46,11 @@ func (m *Module) link(p *parser) error {
 		return err
 	}
 	for _, e := range m.Entries {
+		if m.late {
+			break
+		}
 		if err := e.layout(); err != nil {
 			return err
-		}
-		if budget.reach -= len(e.reach); budget.reach < 0 {
-			return errAt(e.fn.pos, "the kernels up to %s may call more than %d functions", e.Name, maxReach)
 		}
 	}
 	return nil
@@ -68,8 +68,12 @@ const (
 	maxReach   = 1 << 22
 )
 
-// layout finds all functions that an entry may reach and gives the shared variables they use their places.
+// layout finds all functions that an entry may reach and gives the shared variables they use their places. Functions
+// that were left out are compiled on the way, since what they call is not known before.
 func (e *Entry) layout() error {
+	if e.placed {
+		return nil
+	}
 	seen := map[*function]bool{e.fn: true}
 	e.reach = []*function{e.fn}
 	add := func(fn *function) {
@@ -82,10 +86,18 @@ func (e *Entry) layout() error {
 	var size, dynAlign uint64 = 0, 16
 	var dynamic []*variable
 	everything := false
+	budget := &e.module.lazy.budget
 	for i := 0; i < len(e.reach); i++ { // add makes the list longer
 		fn := e.reach[i]
+		if err := fn.late(e.module); err != nil {
+			return err
+		}
 		for _, callee := range fn.calls {
 			add(callee)
+		}
+		if budget.reach < len(e.reach) {
+			budget.reach = 0 // for good: to find out takes as long for each
+			return errAt(e.fn.pos, "the kernels up to %s may call more than %d functions", e.Name, maxReach)
 		}
 		if fn.indirect && !everything {
 			everything = true
@@ -113,7 +125,7 @@ func (e *Entry) layout() error {
 			}
 		}
 	}
-	e.SharedSize = int(size)
+	e.sharedSize = int(size)
 	if len(dynamic) > 0 {
 		size = alignUp(size, dynAlign)
 	}
@@ -121,7 +133,9 @@ func (e *Entry) layout() error {
 	for _, v := range dynamic {
 		e.shared[v] = e.dynOff
 	}
-	e.LocalSize = int(e.fn.local)
+	e.localSize = int(e.fn.local)
+	budget.reach -= len(e.reach)
+	e.placed = true
 	return nil
 }
 

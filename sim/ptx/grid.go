@@ -102,7 +102,7 @@ func (g *Grid) prepare() (*gridRun, error) {
 	if e == nil || g.Mem == nil {
 		return nil, launchErr("a grid needs a kernel and memory")
 	}
-	if err := e.compiled(); err != nil {
+	if err := e.Load(); err != nil {
 		return nil, err
 	}
 	threads, blocks := uint64(1), uint64(1)

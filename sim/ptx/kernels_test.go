@@ -152,10 +152,10 @@ func TestModuleDescription(t *testing.T) {
 	if len(e.Params) != 4 || e.Params[0].Size != 528 || e.Params[1].Offset != 528 || e.ParamSize != 552 {
 		t.Errorf("parameters of struct_arg: %+v", e.Params)
 	}
-	if s := m.Entry("matmul_tiled").SharedSize; s != 2*1088 {
+	if s := m.Entry("matmul_tiled").SharedSize(); s != 2*1088 {
 		t.Errorf("shared memory of matmul_tiled: %d", s)
 	}
-	if l := m.Entry("math_mix").LocalSize; l != 28 {
+	if l := m.Entry("math_mix").LocalSize(); l != 28 {
 		t.Errorf("local memory of math_mix: %d", l)
 	}
 	if g := m.Global("managed_counter"); g == nil || !g.Managed || g.Size != 4 || g.Init[0] != 5 {

@@ -18,12 +18,16 @@ const (
 	newestVersion = 9.0 // of PTX
 )
 
-// Parse reads and compiles a PTX text. A trailing NUL, as images in memory have it, is accepted.
-func Parse(src []byte) (*Module, error) {
+// Parse reads a PTX text and checks it; of one of more than wholeText bytes the bodies of functions are left for
+// [Entry.Load]. A trailing NUL, as images in memory have it, is accepted.
+func Parse(src []byte) (*Module, error) { return parse(src, len(src) > wholeText) }
+
+// parse leaves the bodies of functions for their first use if late.
+func parse(src []byte, late bool) (*Module, error) {
 	if i := bytes.IndexByte(src, 0); i >= 0 {
 		src = src[:i]
 	}
-	p := &parser{lex: lexer{src: string(src), line: 1}, mod: &Module{AddressSize: 32}}
+	p := &parser{lex: lexer{src: string(src), line: 1}, mod: &Module{AddressSize: 32, late: late}}
 	p.scope = newScope(nil)
 	if err := p.module(); err != nil {
 		return nil, err

@@ -7,6 +7,9 @@ func (p *parser) functionBody() error {
 	if err := p.expect("{"); err != nil {
 		return err
 	}
+	if p.mod.late && p.leaveOut() {
+		return nil
+	}
 	return p.block()
 }
 

@@ -52,6 +52,7 @@ type Module struct {
 	Globals     []*Global // the loader gives each an address and passes them in Grid.Globals
 
 	funcs []*function
+	late  bool // functions are read when they are first used
 	lazy  compiler
 }
 
@@ -83,11 +84,9 @@ type Param struct {
 
 // Entry is a kernel.
 type Entry struct {
-	Name       string
-	Params     []Param
-	ParamSize  int // bytes that Grid.Params must have at least
-	SharedSize int // static shared memory of a block, with what called functions use
-	LocalSize  int // local memory of a thread, without that of called functions
+	Name      string
+	Params    []Param
+	ParamSize int // bytes that Grid.Params must have at least
 	// MaxThreads is .maxntid, ReqThreads .reqntid, ClusterDim .reqnctapercluster, each zero where absent.
 	MaxThreads, ReqThreads, ClusterDim [3]uint32
 	MinBlocks                          int // .minnctapersm
@@ -98,6 +97,10 @@ type Entry struct {
 	shared map[*variable]uint32 // offsets of the shared variables it reaches
 	dynOff uint32               // where dynamic shared memory begins
 	reach  []*function
+
+	placed     bool // its shared variables, and what it may reach, are known: guarded by the module's compiler
+	sharedSize int
+	localSize  int
 
 	once      sync.Once // for compiled, which sets these:
 	registers int
