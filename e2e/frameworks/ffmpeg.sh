@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs ffmpeg's CUDA filters on pictures that it makes itself. Their sums are those that were looked at once: the
-# filters compute with IEEE's operations, so each GPU gives the same bytes.
+# Runs ffmpeg's CUDA filters on pictures that it makes itself. Their sums are those of a first run, in which what was
+# scaled and deinterlaced lay 38, 49 and 35 dB (PSNR) from what the CPU's filters make of it, and thumbnail_cuda's
+# picture was the same.
 #
 #   ffmpeg.sh RUN     RUN: fetch.sh's script, which starts ffmpeg
 set -uo pipefail
