@@ -1,0 +1,162 @@
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// board is what the tests read of the dashboard.
+type board struct {
+	Panels []struct {
+		Type, Title, Description string
+		GridPos                  struct{ X, Y, W, H int }
+		Targets                  []struct{ Expr string }
+	}
+	Annotations struct{ List []struct{ Expr string } }
+	Templating  struct{ List []struct{ Definition string } }
+}
+
+func dashboard(t *testing.T) (d board) {
+	t.Helper()
+	b, err := os.ReadFile("grafana/scuda.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// TestPanels: each panel says what it shows, and none lies over another or outside.
+func TestPanels(t *testing.T) {
+	taken := map[[2]int]string{}
+	for _, p := range dashboard(t).Panels {
+		if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
+			t.Errorf("%s says or shows nothing", p.Title)
+		}
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if other := taken[at]; other != "" || at[0] >= 24 {
+					t.Fatalf("%s lies at %v, where %q is", p.Title, at, other)
+				}
+				taken[at] = p.Title
+			}
+		}
+	}
+}
+
+// TestDashboard: with a server, a client and a load, every panel has figures in a real Prometheus, whether it keeps
+// classic or native histograms.
+func TestDashboard(t *testing.T) {
+	scuda, err := filepath.Abs("../build/scuda")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load := filepath.Join(filepath.Dir(scuda), "scuda-load")
+	for name, feature := range map[string][]string{"classic": nil, "native": {"--enable-feature=native-histograms"}} {
+		t.Run(name, func(t *testing.T) {
+			said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim",
+				"--cache-dir", t.TempDir(), "--metrics", "127.0.0.1:0", "--max-vram-per-tenant", "1GiB")
+			// It computes until it is ended.
+			client := start(t, []string{"SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info"}, []string{"url=http://", "ready"},
+				"sh", "-c", "exec \"$@\" <<X\n600\nX", "sh", scuda, "run", "--server", said[0], "--", load, "launch",
+				"0", "0")
+			dir := t.TempDir()
+			config := filepath.Join(dir, "prometheus.yml")
+			offered, _, _ := strings.Cut(client[0], "/metrics")
+			text := fmt.Sprintf("global: {scrape_interval: 500ms}\nscrape_configs:\n"+
+				"- {job_name: scuda, static_configs: [{targets: [%q, %q]}]}\n", strings.TrimSuffix(said[1], "/metrics"), offered)
+			if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			web := start(t, nil, []string{"msg=\"Listening on\" address="}, "prometheus", append(feature,
+				"--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0")...)[0]
+			missing := map[string]string{}
+			for _, p := range dashboard(t).Panels {
+				for _, q := range p.Targets {
+					missing[strings.NewReplacer("$__rate_interval", "20s", "$instance", ".*", "$gpu", ".*").Replace(q.Expr)] = p.Title
+				}
+			}
+			if len(missing) < 25 {
+				t.Fatalf("%d panels", len(missing))
+			}
+			for end := time.Now().Add(90 * time.Second); len(missing) > 0 && time.Now().Before(end); {
+				provoke(t, scuda, said[0], load)
+				for query := range missing {
+					if hasFigures(t, web, query) {
+						delete(missing, query)
+					}
+				}
+			}
+			for query, title := range missing {
+				t.Errorf("%q is empty: %s", title, query)
+			}
+		})
+	}
+}
+
+// provoke lets happen what the panels show: copies, unified memory, a call that fails, and somebody who is refused.
+func provoke(t *testing.T, scuda, address, load string) {
+	t.Helper()
+	for _, c := range []struct {
+		args  []string
+		fails bool
+	}{
+		{[]string{"up", "65536", "300"}, false}, {[]string{"down", "65536", "30"}, false},
+		{[]string{"managed", "65536", "20"}, false}, {[]string{"allocate", "99999999999999", "1"}, true},
+	} {
+		args := append([]string{"run", "--server", address, "--", load}, c.args...)
+		if out, err := exec.CommandContext(t.Context(), scuda, args...).CombinedOutput(); (err != nil) != c.fails {
+			t.Fatalf("%q: %v\n%.500s", c.args, err, out)
+		}
+	}
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, c)
+}
+
+// hasFigures says whether a query has a result that is a number or a histogram. NaN is none: nothing happened.
+func hasFigures(t *testing.T, address, query string) bool {
+	t.Helper()
+	r, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(query))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	var answer struct {
+		Error string
+		Data  struct {
+			Result []struct {
+				Value     []any
+				Histogram []any
+			}
+		}
+	}
+	if err := json.NewDecoder(r.Body).Decode(&answer); err != nil || answer.Error != "" {
+		t.Fatalf("%s: %v %s", query, err, answer.Error)
+	}
+	for _, x := range answer.Data.Result {
+		if len(x.Histogram) > 0 || len(x.Value) == 2 && x.Value[1] != "NaN" {
+			return true
+		}
+	}
+	return false
+}
