@@ -80,7 +80,7 @@ program with kernels of its own. The losses are the same in each run. It takes a
 	f := cmd.Flags()
 	f.StringVar(&o.with, "with", withAuto,
 		"`WHAT` trains: pytorch, kernels (a program with its own), or auto (PyTorch if it is there)")
-	f.IntVar(&o.steps, "steps", 0, "train for `N` steps (default: 250, by PyTorch on a simulated GPU 40)")
+	f.IntVar(&o.steps, "steps", 0, "train for `N` steps (default: 250, by PyTorch on a simulated GPU 24)")
 	f.StringVar(&o.gpu, "gpu", "",
 		"start a server of its own with this `KIND` of GPU, although one is configured (default where none is: "+demoGPU+")")
 	f.StringVar(&o.address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
@@ -193,7 +193,7 @@ func (o *demoOptions) training(ctx context.Context, sim bool) (*training, error)
 		if err == nil {
 			steps := 250
 			if sim {
-				steps = 40
+				steps = 24
 			}
 			t := &training{steps: cmp.Or(o.steps, steps), stdin: examples.Story}
 			t.argv = []string{python, "-c", examples.GPT, strconv.Itoa(t.steps)}

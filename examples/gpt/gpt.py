@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-LENGTH, SEQUENCES, WIDTH, HEADS, LAYERS, WRITTEN = 32, 8, 32, 4, 2, 60
+LENGTH, SEQUENCES, WIDTH, HEADS, LAYERS, WRITTEN = 32, 8, 32, 4, 2, 36
 
 
 class Layer(nn.Module):

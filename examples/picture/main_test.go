@@ -13,7 +13,7 @@ import (
 func shown(s *screen) string {
 	var lines []string
 	for _, line := range s.shown() {
-		lines = append(lines, string(text(line)))
+		lines = append(lines, string(line))
 	}
 	return strings.Join(lines, "|")
 }

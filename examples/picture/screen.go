@@ -9,17 +9,11 @@ import (
 )
 
 // screen is a terminal that knows what scuda's commands write: lines, a way back to the line's begin or some lines up,
-// and colours, of which it only tells whether there is one.
+// and colours, which it leaves out.
 type screen struct {
-	lines  [][]cell
+	lines  [][]rune
 	row, x int
-	colour bool
 	rest   string // of a sequence that is not whole yet
-}
-
-type cell struct {
-	r      rune
-	colour bool
 }
 
 var sequence = regexp.MustCompile(`^\x1b\[([0-9;]*)([A-Za-z])`)
@@ -42,8 +36,6 @@ func (s *screen) write(text string) {
 				if s.row < len(s.lines) {
 					s.lines[s.row] = s.lines[s.row][:min(s.x, len(s.lines[s.row]))]
 				}
-			case "m":
-				s.colour = m[1] != "" && m[1] != "0"
 			}
 			continue
 		}
@@ -69,14 +61,14 @@ func (s *screen) put(r rune) {
 	}
 	line := &s.lines[s.row]
 	for len(*line) <= s.x {
-		*line = append(*line, cell{r: ' '})
+		*line = append(*line, ' ')
 	}
-	(*line)[s.x] = cell{r, s.colour}
+	(*line)[s.x] = r
 	s.x++
 }
 
 // shown are the lines that the screen has room for.
-func (s *screen) shown() [][]cell {
+func (s *screen) shown() [][]rune {
 	lines := slices.Clone(s.lines)
 	if s.row >= rows {
 		lines = lines[min(s.row+1-rows, len(lines)):]

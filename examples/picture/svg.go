@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"html"
+	"slices"
 	"strings"
 	"time"
 )
@@ -16,7 +17,7 @@ const (
 // span is a line of the screen that does not change for a while.
 type span struct {
 	row      int
-	line     []cell
+	line     []rune
 	from, to time.Duration
 }
 
@@ -61,19 +62,19 @@ func play(command string, parts []part, faster float64) (spans []span, end time.
 	show := func(at time.Duration) {
 		lines := s.shown()
 		for row := range max(len(lines), len(open)) {
-			var line []cell
+			var line []rune
 			if row < len(lines) {
 				line = lines[row]
 			}
 			i, ok := open[row]
-			if ok && string(text(spans[i].line)) == string(text(line)) {
+			if ok && string(spans[i].line) == string(line) {
 				continue
 			}
 			if ok {
 				spans[i].to = at
 			}
 			open[row] = len(spans)
-			spans = append(spans, span{row: row, line: append([]cell(nil), line...), from: at})
+			spans = append(spans, span{row: row, line: slices.Clone(line), from: at})
 		}
 	}
 	s.write("$ ")
@@ -96,17 +97,9 @@ func play(command string, parts []part, faster float64) (spans []span, end time.
 	return spans, last
 }
 
-func text(line []cell) []rune {
-	var out []rune
-	for _, c := range line {
-		out = append(out, c.r)
-	}
-	return out
-}
-
 // write writes one line of the screen, and when it is to be seen. What does not play it shows the end.
 func (s *span) write(b *strings.Builder, total time.Duration) {
-	if strings.TrimSpace(string(text(s.line))) == "" {
+	if strings.TrimSpace(string(s.line)) == "" {
 		return
 	}
 	display := "none"
@@ -130,18 +123,18 @@ func (s *span) write(b *strings.Builder, total time.Duration) {
 		words.Reset()
 		begin = end
 	}
-	for x, c := range s.line {
-		if n := eighths(c.r); n > 0 {
+	for x, r := range s.line {
+		if n := eighths(r); n > 0 {
 			h := cellY * float64(n) / 8
 			fmt.Fprintf(&path, "M%.1f %.1fv-%.2fh%.1fv%.2fz", margin+cellX*float64(x), y+cellY, h, cellX, h)
 			flush(x + 1)
 			continue
 		}
-		if c.r == ' ' && strings.TrimSpace(words.String()) == "" {
+		if r == ' ' && strings.TrimSpace(words.String()) == "" {
 			begin = x + 1
 			continue
 		}
-		words.WriteRune(c.r)
+		words.WriteRune(r)
 	}
 	flush(len(s.line))
 	if path.Len() > 0 {
