@@ -180,7 +180,6 @@ type training struct {
 	losses  []float64
 	writes  string
 	took    time.Duration
-	traced  time.Duration
 	stalls  []stall
 	calls   int64
 	warning bytes.Buffer

@@ -178,8 +178,7 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 	}
 	got, err := c.http.Do(r)
 	if err != nil {
-		var e *url.Error
-		if errors.As(err, &e) {
+		if e, ok := errors.AsType[*url.Error](err); ok {
 			err = e.Err
 		}
 		if ctx.Err() != nil {
