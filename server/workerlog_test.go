@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,8 +40,9 @@ func TestOwnLine(t *testing.T) {
 			}
 		}
 		good := string(said(func(*slog.Logger) { mine.Info("opened", "x", 1) }))
+		other := regexp.MustCompile(`(worker\W+)42`).ReplaceAllString(good, "${1}43") // the time may have a 42 as well
 		for _, line := range []string{
-			"", "\n", "panic: boom\n", good[:len(good)-1], "x" + good, strings.Replace(good, "42", "43", 1),
+			"", "\n", "panic: boom\n", good[:len(good)-1], "x" + good, other,
 			strings.Replace(good, "opened", "op\x1bened", 1), strings.Replace(good, "opened", "op\u202eened", 1),
 			strings.Replace(good, "opened", "op\xffened", 1),
 			string(said(func(log *slog.Logger) { log.Info("session ended", "session", "s1") })),

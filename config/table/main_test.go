@@ -25,6 +25,9 @@ func TestTablesAreUpToDate(t *testing.T) {
 	}
 }
 
+// ofTests are variables that pages name and that only tests and the build read.
+var ofTests = []string{"SCUDA_E2E_GPU", "SCUDA_FRAMEWORKS", "SCUDA_HOSTILE", "SCUDA_TINYGRAD", "SCUDA_VERSION"}
+
 // TestSettingsAreWhole: what the code reads is in the list, and what is in the list is read.
 func TestSettingsAreWhole(t *testing.T) {
 	listed := map[string]config.Setting{}
@@ -50,7 +53,7 @@ func TestSettingsAreWhole(t *testing.T) {
 	for name := range names(t, `SCUDA_[A-Z0-9_]+`, "README.md", "docs", "deploy/docker", "deploy/systemd") {
 		_, ok := listed[name]
 		if !ok && !strings.HasPrefix(name, "SCUDA_TEST_") &&
-			!slices.Contains([]string{"SCUDA_E2E_GPU", "SCUDA_HOSTILE", "SCUDA_VERSION"}, name) {
+			!slices.Contains(ofTests, name) {
 			t.Errorf("a page speaks of %s, which is no setting", name)
 		}
 	}

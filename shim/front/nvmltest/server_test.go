@@ -59,9 +59,11 @@ func (m machine) NvmlEventSetWait_v2(set nvml.NvmlEventSet, data *nvml.NvmlEvent
 	return m.Driver.Driver.NvmlEventSetWait_v2(set, data, ms)
 }
 
-// clients are the processes of this machine that the fake's process 100 works for.
+// clients are the processes of this machine that the fake's two processes work for.
 func clients() []nvmldispatch.Process {
-	return []nvmldispatch.Process{{Server: 100, Client: 4242, Program: "python3"}}
+	return []nvmldispatch.Process{
+		{Server: 100, Client: 4242, Program: "python3"}, {Server: 200, Client: 200, Program: "x"},
+	}
 }
 
 func startServer(t *testing.T, token string) *server {
