@@ -49,7 +49,7 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 	$(GO) test -c -tags rdma -o build/rdma/plain/$$(echo $$p | tr / -).test ./$$p; done
 	./perf/rdma.sh
 
-demo: build ## train a small GPT on a simulated GPU that another process serves (half a minute after the build)
+demo: build ## train a small GPT on a simulated GPU that another process serves (46 s after the build)
 	$(call step,the demo,build/scuda demo --gpu sim:cc=12.0)
 
 pictures: build ## record the demonstration anew for the README, as an animated picture (docs/demo.svg)

@@ -57,7 +57,7 @@ func newDemo() *cobra.Command {
 		Long: `Train a small GPT, letter by letter, on a short story, show its loss, and say where the time went. The program
 that trains knows nothing of scuda: its calls go to a server, as those of any program. Without a configured server one
 with a simulated GPU is started for it, and ends with it. Where Python has PyTorch with CUDA, PyTorch trains, else a
-program with kernels of its own. The losses are the same in each run. It takes about half a minute on two processors.
+program with kernels of its own. The losses are the same in each run. It takes less than a minute on two processors.
 
 ` + exitHelp,
 		Example:    "  scuda demo\n  scuda demo --server gpu1.example.org --with pytorch",
