@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -281,27 +280,12 @@ func (t *training) run(ctx context.Context, o *demoOptions) error {
 		return fmt.Errorf("%s ended after %d of %d steps: %w\n%s", filepath.Base(t.argv[0]), len(t.losses), t.steps,
 			cmp.Or(err, errors.New("too early")), text)
 	}
-	return t.readTraces(filepath.Join(o.folder, "t.*"))
-}
-
-func (t *training) readTraces(pattern string) error {
-	files, err := filepath.Glob(pattern)
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		var one trace
-		if err := json.Unmarshal(b, &one); err != nil {
-			return fmt.Errorf("trace of a process: %w", err)
-		}
-		lines, sent := one.stalls()
+	traces, err := readTraces(o.folder)
+	for i := range traces {
+		lines, sent := traces[i].stalls()
 		t.stalls, t.calls = append(t.stalls, lines...), t.calls+sent
 	}
-	return nil
+	return err
 }
 
 // sum says what came out, and where the time went.

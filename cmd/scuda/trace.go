@@ -167,12 +167,32 @@ func (t *trace) stalls() (lines []stall, sent int64) {
 	return lines, sent
 }
 
-func reportTraces(w io.Writer, folder string, took time.Duration, asJSON bool) error {
+// readTraces gives what the processes of a program have left in the folder of its traces.
+func readTraces(folder string) (list []trace, err error) {
 	files, err := filepath.Glob(filepath.Join(folder, "t.*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		var t trace
+		if err := json.Unmarshal(b, &t); err != nil {
+			return nil, fmt.Errorf("trace of a process: %w", err)
+		}
+		list = append(list, t)
+	}
+	return list, nil
+}
+
+func reportTraces(w io.Writer, folder string, took time.Duration, asJSON bool) error {
+	traces, err := readTraces(folder)
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 && !asJSON {
+	if len(traces) == 0 && !asJSON {
 		_, err = fmt.Fprintln(w, "scuda trace: no process of the program used the GPU, or none ended by itself")
 		return err
 	}
@@ -184,15 +204,8 @@ func reportTraces(w io.Writer, folder string, took time.Duration, asJSON bool) e
 		Managed *managed      `json:"managed,omitempty"`
 	}
 	var all []process
-	for _, name := range files {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		var t trace
-		if err := json.Unmarshal(b, &t); err != nil {
-			return fmt.Errorf("trace of a process: %w", err)
-		}
+	for i := range traces {
+		t := &traces[i]
 		lines, sent := t.stalls()
 		p := process{t.PID, time.Duration(t.NS), sent, lines, nil}
 		if t.Managed != (managed{}) {
