@@ -311,7 +311,9 @@ func get(t *testing.T, url string) string {
 // GPU, and for one that does what PyTorch does for tensor.to('cuda:0'), by either counter. A greeting and its answer
 // for each connection, a question and its answer for what has to be known, and the goodbye. scuda-connect, which is
 // among them, reads the answer to NVML's greeting in two parts: nothing behind it may be read. Go reads before it
-// waits, so each of the two connections may have one read in vain beyond the 13 that are needed.
+// waits, so each of the two connections may have one read in vain beyond the 13 that are needed. The copy, which the
+// program does not wait for, may be on its way before the question behind it: then they are two writes. A long answer
+// may come in two pieces.
 func TestSystemCalls(t *testing.T) {
 	s := serve(t)
 	for _, counter := range []string{"strace", "ebpf"} {
@@ -321,7 +323,7 @@ func TestSystemCalls(t *testing.T) {
 		for _, tt := range []struct {
 			program             string
 			reads, writes, both uint64
-		}{{"init", 5, 5, 10}, {"first_tensor", 12, 12, 15}} {
+		}{{"init", 5, 5, 10}, {"first_tensor", 9, 9, 17}} {
 			p := start(t, s.env(), scuda, "bench", "syscalls", "--counter", counter, "--base", "true", "--json", "--",
 				program(tt.program))
 			if code := p.wait(patience); code != 0 {
