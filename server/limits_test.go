@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/transport"
 )
@@ -80,6 +81,29 @@ func TestMemoryOfATenant(t *testing.T) {
 		t.Fatalf("5 MiB of 6: %d", r)
 	}
 	info(two, 1)
+	seen := func(name string, limit, used uint64) {
+		t.Helper()
+		s.token = []byte(name + "-token")
+		l := s.open(transport.KindNVML)
+		defer l.conn.Close()
+		if r, _, err := l.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
+			t.Fatal(r, err)
+		}
+		ask := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), 1)
+		r, b, err := l.call(nvml.OpNvmlDeviceGetMemoryInfo, 0, ask)
+		if r != 0 || err != nil || len(b) < 32 {
+			t.Fatalf("%d, %d bytes, %v", r, len(b), err)
+		}
+		figure := func(at int) uint64 { return binary.LittleEndian.Uint64(b[8+at:]) }
+		total, free, has := figure(0), figure(8), figure(16)
+		if total != limit<<20 || has != used<<20 || free != (limit-used)<<20 {
+			t.Errorf("NVML tells %s of %d, %d free, %d used; %d MiB is the limit, %d are used", name, total, free, has,
+				limit, used)
+		}
+	}
+	seen("alice", 8, 7)
+	seen("bob", 32, 1)
+	s.token = []byte("alice-token")
 	if r := alloc(two, 2); r != int32(cuda.CUDA_ERROR_OUT_OF_MEMORY) {
 		t.Errorf("2 MiB of 1: %d", r)
 	}

@@ -15,7 +15,6 @@ import (
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
-	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/tlsrecord"
@@ -103,8 +102,8 @@ type process struct {
 	*spawner.Worker
 	line  *handoff.Conn
 	ready readyInfo
-	who   atomic.Pointer[func() []nvmldispatch.Process] // of an NVML session: what its client's machine has running
-	took  chan struct{}                                 // closed when a session gets it
+	who   atomic.Pointer[func() processList] // of an NVML session: what its client's machine has running
+	took  chan struct{}                      // closed when a session gets it
 	// whose sessions it may serve, and with whose workers it may share memory
 	tenant  string
 	profile isolation.Profile // what it may do

@@ -3,6 +3,7 @@ package server
 import (
 	"net"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/transport"
@@ -10,7 +11,7 @@ import (
 
 // The driver knows the workers by their pids; a client that asks NVML which processes use a GPU is to find its own
 // there. The worker of an NVML session asks the supervisor which workers do the work of processes of the client's
-// machine.
+// machine, and what they may have of the GPUs' memory.
 
 // Messages about processes.
 const (
@@ -18,7 +19,10 @@ const (
 	msgProcesses = "processes" // the supervisor's answer: processList
 )
 
-type processList struct{ Processes []nvmldispatch.Process }
+type processList struct {
+	Processes []nvmldispatch.Process
+	Memory    nvmldispatch.Memory
+}
 
 // client says whose a session is.
 type client struct {
@@ -50,19 +54,35 @@ func (s *sessions) processes(tenant string, of client) (list []nvmldispatch.Proc
 	return list
 }
 
+// memory is what a tenant's limits leave of a GPU for the machine of of. What counts is what the tenant has where all
+// of its sessions share a limit, else what the sessions of that machine have.
+func (s *sessions) memory(tenant string, of client, limits *config.Limits) nvmldispatch.Memory {
+	m := nvmldispatch.Memory{Limit: uint64(limits.MostVRAM())}
+	if m.Limit == 0 {
+		return m
+	}
+	s.each(func(x *session) {
+		mine := x.client.host == of.host && x.client.address == of.address
+		if !x.nvml && x.who.Name == tenant && (mine || limits.TenantVRAM > 0) {
+			m.Used += x.visit.Memory()
+		}
+	})
+	return m
+}
+
 // answerWho tells a worker what it asked. A worker that is gone needs no answer.
 func (p *process) answerWho() {
 	list := processList{}
 	if who := p.who.Load(); who != nil {
-		list.Processes = (*who)()
+		list = (*who)()
 	}
 	_ = p.line.Send(msgProcesses, list, -1)
 }
 
-// processes asks the supervisor; it answers at once, and a worker without a supervisor ends.
-func (w *worker) processes() []nvmldispatch.Process {
+// askWho asks the supervisor; it answers at once, and a worker without a supervisor ends.
+func (w *worker) askWho() processList {
 	if w.line.Send(msgWho, struct{}{}, -1) != nil {
-		return nil
+		return processList{}
 	}
 	return <-w.told
 }
@@ -70,6 +90,6 @@ func (w *worker) processes() []nvmldispatch.Process {
 func (w *worker) toldProcesses(m *handoff.Message) error {
 	var list processList
 	err := m.Decode(&list)
-	w.told <- list.Processes
+	w.told <- list
 	return err
 }

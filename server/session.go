@@ -25,7 +25,6 @@ import (
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/metrics"
-	"scuda.dev/scuda/server/nvmldispatch"
 	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 )
@@ -335,7 +334,9 @@ func (s *supervisor) serveSession(
 		opened:  time.Now(),
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
-		who := func() []nvmldispatch.Process { return s.sessions.processes(x.who.Name, x.client) }
+		who := func() processList {
+			return processList{s.sessions.processes(x.who.Name, x.client), s.sessions.memory(x.who.Name, x.client, &limits)}
+		}
 		p.who.Store(&who)
 	} else {
 		mine := &grant{tenant: c.who.Name}

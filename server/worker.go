@@ -55,7 +55,7 @@ func Worker(context.Context) error {
 	}
 	w := &worker{
 		line: line, sharer: &sharer{line: line}, images: &imageClient{line: line}, work: make(chan func() error, 1),
-		told: make(chan []nvmldispatch.Process, 1),
+		told: make(chan processList, 1),
 	}
 	return w.run()
 }
@@ -65,7 +65,7 @@ type worker struct {
 	line    *handoff.Conn
 	log     *slog.Logger
 	work    chan func() error
-	told    chan []nvmldispatch.Process // answers to processes
+	told    chan processList // answers to processes
 	session atomic.Pointer[executor.Session]
 	sharer  *sharer
 	images  *imageClient
@@ -369,7 +369,12 @@ func (w *worker) openSession(m *handoff.Message) error {
 	log := w.log.With("session", info.ID)
 	var work func() error
 	if w.cfg.Mode == modeNVML {
-		options := nvmldispatch.Options{Settings: w.cfg.Settings, Processes: w.processes, Log: log}
+		options := nvmldispatch.Options{
+			Settings:  w.cfg.Settings,
+			Processes: func() []nvmldispatch.Process { return w.askWho().Processes },
+			Memory:    func() nvmldispatch.Memory { return w.askWho().Memory },
+			Log:       log,
+		}
 		last := &ender{fd: conn.FD()}
 		w.ender = last
 		work = func() error {

@@ -34,10 +34,17 @@ type Process struct {
 	Program string
 }
 
-// Options say what a session may see and do. Both may be left out.
+// Memory is what the session may see of each GPU's memory, in bytes.
+type Memory struct {
+	Limit uint64 // 0: all that there is
+	Used  uint64 // counted against it
+}
+
+// Options say what a session may see and do. All may be left out.
 type Options struct {
 	Settings  bool             // functions that change settings of a GPU are carried out
 	Processes func() []Process // the processes of this client's machine, of its tenant
+	Memory    func() Memory
 	Log       *slog.Logger
 }
 
@@ -106,6 +113,7 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 	c.pidsToServer(op)
 	status := c.ofNobody(op, c.invoke(op))
 	c.pidsToClient(op, status)
+	c.limitMemory(op, status)
 	if status == nvml.NVML_SUCCESS && !f.optional && c.missed() {
 		status = nvml.NVML_ERROR_INVALID_ARGUMENT
 	}
