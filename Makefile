@@ -5,7 +5,7 @@ export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go needs-build \
-	needs-test needs-lint needs-release needs-install release test-install test-frameworks
+	needs-test needs-lint needs-release needs-install needs-site release site test-install test-frameworks
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -54,6 +54,9 @@ demo: build ## train a small GPT on a simulated GPU that another process serves 
 
 pictures: build ## record the demonstration anew for the README, as an animated picture (docs/demo.svg)
 	$(call step,the demonstration,$(GO) run ./examples/picture -o docs/demo.svg build/scuda demo)
+
+site: check-go needs-site ## build the documents as a site, with search, in build/site/html (about half a minute)
+	$(call step,the site,./docs/site/build.sh)
 
 generate: check-go needs-build needs-lint ## write what is generated: from the API description, lists of folders, files
 	$(GO) run ./api/gen
@@ -107,6 +110,8 @@ needs-release:
 	@./packages.sh release
 needs-install:
 	@./packages.sh install
+needs-site:
+	@./packages.sh site
 
 # The CUDA runtime of other versions, programs that are older than scuda, and Prometheus, for the tests: as Debian
 # distributes them, not installed.

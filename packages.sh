@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that something needs, and only those of them that are missing:
 #
-#   packages.sh build|test|lint|release…
+#   packages.sh build|test|lint|release|install|site…
 #
 # Each package stands beside what shows that it is there, a command or a file, so a system whose package has another
 # name is not touched either. Prometheus is in no set: Debian starts it as a service. The tests take it out of its
@@ -22,6 +22,7 @@ set_of() {
     release) echo gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc \
       libc6-dev-arm64-cross=/usr/aarch64-linux-gnu/include/stdio.h ;;
     install) echo debootstrap=debootstrap qemu-user-static=qemu-aarch64-static rpm=rpm cpio=cpio ;;
+    site) echo nodejs=node npm=npm ;;
     *) echo "packages.sh: there is no set $1" >&2; return 2 ;;
   esac
 }

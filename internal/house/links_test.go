@@ -88,6 +88,26 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestIndex: docs/README.md leads to every page of docs, or to the README.md of the page's folder. The menu of the site
+// (docs/site) is made of it.
+func TestIndex(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(root, "docs/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads := map[string]bool{"docs/README.md": true}
+	for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+		path, _, _ := strings.Cut(m[1], "#")
+		leads[filepath.Join("docs", path)] = true
+	}
+	for _, file := range sources(t) {
+		if filepath.Ext(file) == ".md" && strings.HasPrefix(file, "docs/") && !leads[file] &&
+			!leads[filepath.Join(filepath.Dir(file), "README.md")] {
+			t.Errorf("docs/README.md does not lead to %s", file)
+		}
+	}
+}
+
 func TestDeadLinks(t *testing.T) {
 	folder := t.TempDir()
 	for name, text := range map[string]string{
