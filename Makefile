@@ -52,8 +52,12 @@ perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 demo: build ## train a small GPT on a simulated GPU that another process serves (46 s after the build)
 	$(call step,the demo,build/scuda demo --gpu sim:cc=12.0)
 
-pictures: build ## record the demonstration anew for the README, as an animated picture (docs/demo.svg)
+SPEED := perf/results/2026-11-22-h200-speed.json
+pictures: build needs-test ## make the pictures of the documents anew: the recorded demonstration, the report
 	$(call step,the demonstration,$(GO) run ./examples/picture -o docs/demo.svg build/scuda demo)
+	$(call step,the report,build/scuda perf report $(SPEED) --html build/report-h200.html && \
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=920,1065 --screenshot=docs/perf-report.png \
+	build/report-h200.html)
 
 site: check-go needs-site ## build the documents as a site, with search, in build/site/html (about half a minute)
 	$(call step,the site,./docs/site/build.sh)

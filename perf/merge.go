@@ -16,9 +16,8 @@ func Merge(list ...*Result) (*Result, error) {
 	for _, r := range list {
 		a, b := &all.Machine, &r.Machine
 		if a.Processor != b.Processor || a.Processors != b.Processors || a.Driver != b.Driver ||
-			!slices.Equal(a.GPUs, b.GPUs) {
-			return nil, fmt.Errorf("%w: of different machines: %s%s, and %s%s", ErrResult, a.Processor, gpuText(a), b.Processor,
-				gpuText(b))
+			!slices.Equal(a.GPUs, b.GPUs) || a.Where != b.Where {
+			return nil, fmt.Errorf("%w: of different machines: %s, and %s", ErrResult, a.text(), b.text())
 		}
 		if r.Quick != all.Quick {
 			return nil, fmt.Errorf("%w: a quick run and a whole one do not go together", ErrResult)

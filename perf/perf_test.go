@@ -385,7 +385,7 @@ func TestPageInBrowser(t *testing.T) {
 	if strings.Contains(stderr.String(), "CONSOLE") {
 		t.Errorf("the console says: %s", stderr.String())
 	}
-	for _, want := range []string{"<svg", "<polyline", "<rect", "many clients", "</html>"} {
+	for _, want := range []string{"<svg", "<polyline", "class=\"mark sim\"", "How many clients", "</html>"} {
 		if !strings.Contains(string(dom), want) {
 			t.Errorf("the page has no %s", want)
 		}

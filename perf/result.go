@@ -47,6 +47,7 @@ type Machine struct {
 	Memory     uint64   `json:"memory_bytes"`
 	GPUs       []string `json:"gpus"`
 	Driver     string   `json:"driver"`
+	Where      string   `json:"where,omitempty"` // all of it in words, where that is all that is known
 }
 
 // Measure is a quantity in all repetitions. What is lower is better unless Higher says otherwise.
@@ -62,8 +63,16 @@ type Measure struct {
 	Command      []string     `json:"command"`
 	Values       []float64    `json:"values"` // one a repetition
 	Distribution *Percentiles `json:"distribution,omitempty"`
+	Goal         *Goal        `json:"goal,omitempty"` // what is asked of it
 
 	all *hdrhistogram.Histogram
+}
+
+// Goal is what is asked of a measure.
+type Goal struct {
+	Text string  `json:"text"`
+	Most float64 `json:"most,omitempty"` // in the measure's unit; 0: it cannot be said as a number
+	Met  bool    `json:"met"`
 }
 
 // Percentiles are of all single operations, in the measure's unit.
@@ -167,8 +176,14 @@ func ParseResult(r io.Reader) (*Result, error) {
 		return nil, fmt.Errorf("%w: %w", ErrResult, err)
 	}
 	// What has no schema at all is another kind of file: its fields would only confuse.
-	var kind struct{ Schema int }
-	if err := json.Unmarshal(text, &kind); err != nil || kind.Schema == 0 {
+	var kind struct {
+		Schema int
+		Speed
+	}
+	if err := json.Unmarshal(text, &kind); err == nil && kind.Schema == 0 && len(kind.Calls.Measures) > 0 {
+		return kind.Speed.result(), nil
+	}
+	if kind.Schema == 0 {
 		return nil, fmt.Errorf("%w: it has no schema, so scuda perf run has not written it", ErrResult)
 	}
 	if kind.Schema != Schema {

@@ -20,6 +20,7 @@ const (
 	RDMA   = "rdma"    // over scuda, big copies over RDMA
 	Sim    = "sim"     // over scuda, on a simulated GPU
 	Bare   = "machine" // the machine alone, without CUDA
+	Link   = "link"    // plain TCP connections that carry the same bytes; scuda bench measures them
 )
 
 var places = []string{Native, TCP, RDMA, Sim, Bare}

@@ -2,7 +2,7 @@
 // perf/results/…-syscalls.json, a result of perf/gpu/baseline.py, and from a result of `scuda perf run`. With -check it
 // only says whether they are up to date.
 //
-//	table -merge calls.json programs.json...
+//	table -merge -scuda VERSION -date YYYY-MM-DD calls.json programs.json...
 //
 // makes the former of a result of `scuda bench --json` and of results of perf/gpu/bench.py; of rows with the same name
 // the last counts.
@@ -37,10 +37,12 @@ var tables = []struct {
 func main() {
 	check := flag.Bool("check", false, "only check that the tables are up to date")
 	join := flag.Bool("merge", false, "make "+speed+" of the results given")
+	scuda := flag.String("scuda", "", "with -merge: the version that was measured")
+	date := flag.String("date", "", "with -merge: the day")
 	flag.Parse()
 	err := error(nil)
 	if *join {
-		err = merge(flag.Args())
+		err = merge(*scuda, *date, flag.Args())
 	}
 	if err == nil {
 		err = run(*check)
@@ -85,19 +87,12 @@ func run(check bool) error {
 	return nil
 }
 
-// results are all figures of one state.
-type results struct {
-	Machine  string   `json:"machine"`
-	Calls    measured `json:"calls"`
-	Programs []result `json:"programs"`
-}
-
 const machine = "NVIDIA H200, driver 580.159.04, CUDA 13.0, PyTorch 2.11; client and server in one " +
 	"virtual machine with 16 " +
 	"processors, TCP over loopback"
 
-func merge(files []string) error {
-	r := results{Machine: machine}
+func merge(scuda, date string, files []string) error {
+	r := perf.Speed{Scuda: scuda, Date: date, Machine: machine}
 	for i, name := range files {
 		b, err := os.ReadFile(name)
 		if err != nil {
@@ -106,11 +101,11 @@ func merge(files []string) error {
 		if i == 0 {
 			err = json.Unmarshal(b, &r.Calls)
 		} else {
-			var p result
+			var p perf.Programs
 			err = json.Unmarshal(b, &p)
 			for k := range r.Programs {
-				r.Programs[k].Rows = slices.DeleteFunc(r.Programs[k].Rows, func(old row) bool {
-					return slices.ContainsFunc(p.Rows, func(next row) bool { return next.Name == old.Name })
+				r.Programs[k].Rows = slices.DeleteFunc(r.Programs[k].Rows, func(old perf.Row) bool {
+					return slices.ContainsFunc(p.Rows, func(next perf.Row) bool { return next.Name == old.Name })
 				})
 			}
 			r.Programs = append(r.Programs, p)
@@ -126,20 +121,8 @@ func merge(files []string) error {
 	return os.WriteFile(speed, append(b, '\n'), 0o644)
 }
 
-// measured is a result of scuda bench.
-type measured struct {
-	Rounds      int                `json:"rounds"`
-	Connections int                `json:"connections"`
-	Native      map[string]float64 `json:"native"`
-	Remote      map[string]float64 `json:"remote"`
-	TCP         map[string]float64 `json:"tcp"`
-	Measures    []string           `json:"measures"`
-}
-
-const roundTrip = "a round trip over plain TCP"
-
 func calls(b []byte) (string, error) {
-	var all results
+	var all perf.Speed
 	if err := json.Unmarshal(b, &all); err != nil {
 		return "", err
 	}
@@ -153,100 +136,19 @@ func calls(b []byte) (string, error) {
 		if v := m.Native[name]; v > 0 {
 			native, ratio = quantity(name, v), fmt.Sprintf("%.2f", m.Remote[name]/v)
 		}
-		if v := m.plain(name); v > 0 {
+		if v := m.Plain(name); v > 0 {
 			tcp = fmt.Sprintf("%.2f", v/m.Remote[name])
 		}
-		asked, most := m.goal(name)
+		asked, most := m.Goal(name)
 		fmt.Fprintf(&t, "| %s | %s | %s | %s | %s | %s | %s |\n", name, native, quantity(name, m.Remote[name]), ratio, tcp,
 			asked, verdict(m.Remote[name], most))
 	}
-	fmt.Fprintf(&t, "\nA round trip over plain TCP there: %s.\n", quantity(roundTrip, m.TCP[roundTrip]))
+	fmt.Fprintf(&t, "\nA round trip over plain TCP there: %s.\n", quantity(perf.RoundTrip, m.TCP[perf.RoundTrip]))
 	return t.String(), nil
 }
 
-// plain is the time of the same bytes over plain TCP connections; 0 for what is no big copy.
-func (m *measured) plain(name string) float64 {
-	size, rest, _ := strings.Cut(name, " MiB ")
-	if rest == "" {
-		return 0
-	}
-	return m.TCP[size+" MiB over plain TCP"]
-}
-
-// goal is what is asked of a measure, in words and as the most that it may be; 0 where that cannot be said without a
-// native measurement.
-func (m *measured) goal(name string) (asked string, most float64) {
-	const ns, us = 1e-9, 1e-6
-	native := m.Native[name]
-	trip := 1.2 * m.TCP[roundTrip]
-	after := func(words string, more float64) (string, float64) {
-		if native == 0 {
-			return words, 0
-		}
-		return words, native + more
-	}
-	switch name {
-	case "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuFuncGetAttribute", "cuKernelGetAttribute":
-		return "≤ 25 ns", 25 * ns
-	case "launch call":
-		return "≤ 0.5 µs", .5 * us
-	case "launch call, p99":
-		return "≤ 2 µs", 2 * us
-	case "each of 20000 launches and a synchronise":
-		return "≤ 1.10 ×", 1.1 * native
-	case "each launch of 4 threads on 4 streams":
-		return "≤ 2.2 ×", 2.2 * native
-	case "launch and synchronise":
-		return after("≤ native + 1.2 round trips + 3 µs", trip+3*us)
-	case "synchronise an idle stream", "synchronise a finished event", "4 B to the device":
-		return "≤ 1 µs", us
-	case "record an event", "query a finished event", "query an idle stream", "wait for an event":
-		return "≤ 0.3 µs", .3 * us
-	case "64 KiB to the device, pageable":
-		return "≤ 20 µs", 20 * us
-	case "4 B to the host", "allocate and free 1 MiB":
-		return after("≤ native + 1.2 round trips", trip)
-	case "64 KiB to the host, pageable":
-		return after("≤ native + 1.2 round trips + 64 KiB over plain TCP", trip+m.TCP["256 MiB over plain TCP"]/4096)
-	case "resident memory that this adds (MiB)":
-		return after("≤ native + 40 MiB", 40)
-	case "unified memory: a fault of the CPU far from others":
-		return "≤ 2 round trips + 30 µs", 2*m.TCP[roundTrip] + 30*us
-	case "256 MiB of unified memory read after a kernel":
-		return "≥ 0.8 of the plain download", m.Remote["256 MiB pageable to the host"] / .8
-	case "256 MiB of unified memory sent with a launch":
-		return "≥ 0.8 of the plain upload", m.Remote["256 MiB pageable to the device"] / .8
-	case "256 MiB of unified memory read for the first time, after a kernel":
-		return "", 0
-	case "launch and synchronise with 1 GiB of unified memory that nobody touched",
-		"launch and synchronise with 1 GiB of unified memory that the CPU has read":
-		return "≤ 5 µs more than without", m.Remote["launch and synchronise"] + 5*us
-	}
-	if v := m.plain(name); v > 0 {
-		return "≥ 0.9 of plain TCP", v / .9
-	}
-	return "", 0
-}
-
-// result is what bench.py writes.
-type result struct {
-	Rounds int     `json:"rounds"`
-	Trip   float64 `json:"round trip"`
-	Rows   []row   `json:"rows"`
-}
-
-type row struct {
-	Name   string               `json:"name"`
-	Native *float64             `json:"native"`
-	Remote *float64             `json:"remote"`
-	Ratio  *float64             `json:"ratio"`
-	Asked  string               `json:"asked"`
-	Met    *bool                `json:"met"`
-	Values map[string][]float64 `json:"values"`
-}
-
 func models(b []byte) (string, error) {
-	var all results
+	var all perf.Speed
 	if err := json.Unmarshal(b, &all); err != nil {
 		return "", err
 	}
@@ -289,7 +191,7 @@ var inShort = []struct{ text, name string }{
 
 // costs is the README's table.
 func costs(b []byte) (string, error) {
-	var all results
+	var all perf.Speed
 	if err := json.Unmarshal(b, &all); err != nil {
 		return "", err
 	}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"scuda.dev/scuda/perf"
 )
 
 func TestCalls(t *testing.T) {
@@ -81,7 +83,7 @@ func TestRowsAreComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r results
+	var r perf.Speed
 	if err := json.Unmarshal(b, &r); err != nil {
 		t.Fatal(err)
 	}
