@@ -18,6 +18,19 @@ type Speed struct {
 	Programs []Programs `json:"programs"`
 }
 
+// Times are the medians of a measure natively and over scuda; 0 where it was not measured there.
+func (s *Speed) Times(name string) (native, remote float64) {
+	native, remote = s.Calls.Native[name], s.Calls.Remote[name]
+	for _, p := range s.Programs {
+		for _, row := range p.Rows {
+			if row.Name == name && row.Native != nil && row.Remote != nil {
+				native, remote = *row.Native, *row.Remote
+			}
+		}
+	}
+	return native, remote
+}
+
 // Calls is a result of scuda bench: medians by measure.
 type Calls struct {
 	Rounds      int                `json:"rounds"`

@@ -1,18 +1,20 @@
-// Command table writes the tables of docs/performance.md and README.md from perf/results/…-speed.json and
-// perf/results/…-syscalls.json, a result of perf/gpu/baseline.py, and from a result of `scuda perf run`. With -check it
-// only says whether they are up to date.
+// Command table writes the tables of docs/performance.md and README.md, and the README's chart (docs/why.svg), from
+// perf/results/…-speed.json, from perf/results/…-syscalls.json, a result of perf/gpu/baseline.py, and from a result of
+// `scuda perf run`. With -check it only says whether they are up to date.
 //
 //	table -merge -scuda VERSION -date YYYY-MM-DD calls.json programs.json...
 //
-// makes the former of a result of `scuda bench --json` and of results of perf/gpu/bench.py; of rows with the same name
+// makes the first of a result of `scuda bench --json` and of results of perf/gpu/bench.py; of rows with the same name
 // the last counts.
 package main
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -22,7 +24,7 @@ import (
 
 const speed = "perf/results/2026-11-22-h200-speed.json"
 
-// tables are the results, and the pages and names of their places there.
+// tables are the results, and the pages and names of their places there; without a place it is all of the file.
 var tables = []struct {
 	page, place, file string
 	write             func(json []byte) (string, error)
@@ -31,6 +33,7 @@ var tables = []struct {
 	{"docs/performance.md", "models", speed, models},
 	{"docs/performance.md", "suite", "perf/results/2026-11-21-h200.json", suite},
 	{"README.md", "costs", speed, costs},
+	{"docs/why.svg", "", speed, picture},
 	{"docs/performance.md", "system calls", "perf/results/2026-11-21-h200-syscalls.json", systemCalls},
 }
 
@@ -64,8 +67,14 @@ func run(check bool) error {
 			return fmt.Errorf("%s: %w", t.file, err)
 		}
 		old, err := os.ReadFile(t.page)
-		if err != nil {
+		if err != nil && !(t.place == "" && errors.Is(err, fs.ErrNotExist)) {
 			return err
+		}
+		if t.place == "" {
+			if err := replace(t.page, t.file, string(old), table, check); err != nil {
+				return err
+			}
+			continue
 		}
 		begin, end := "<!-- "+t.place+": begin -->\n", "<!-- "+t.place+": end -->\n"
 		head, rest, ok := strings.Cut(string(old), begin)
@@ -73,18 +82,22 @@ func run(check bool) error {
 		if !ok || !ok2 {
 			return fmt.Errorf("%s has no place for the table %q", t.page, t.place)
 		}
-		text := []byte(head + begin + table + end + tail)
-		switch {
-		case bytes.Equal(old, text):
-		case check:
-			return fmt.Errorf("the table %q in %s is not that of %s; run go run ./perf/bench/table", t.place, t.page, t.file)
-		default:
-			if err := os.WriteFile(t.page, text, 0o644); err != nil {
-				return err
-			}
+		if err := replace(t.page, t.file, string(old), head+begin+table+end+tail, check); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// replace writes a page anew, or only says that it is not up to date.
+func replace(page, file, old, text string, check bool) error {
+	switch {
+	case old == text:
+		return nil
+	case check:
+		return fmt.Errorf("%s does not show %s; run go run ./perf/bench/table", page, file)
+	}
+	return os.WriteFile(page, []byte(text), 0o644)
 }
 
 const machine = "NVIDIA H200, driver 580.159.04, CUDA 13.0, PyTorch 2.11; client and server in one " +
@@ -199,14 +212,7 @@ func costs(b []byte) (string, error) {
 	t.WriteString("| | native | over scuda | ratio |\n|---|---|---|---|\n")
 	for _, short := range inShort {
 		name := short.name
-		native, remote := all.Calls.Native[name], all.Calls.Remote[name]
-		for _, r := range all.Programs {
-			for _, row := range r.Rows {
-				if row.Name == name && row.Native != nil && row.Remote != nil {
-					native, remote = *row.Native, *row.Remote
-				}
-			}
-		}
+		native, remote := all.Times(name)
 		if native == 0 || remote == 0 {
 			return "", fmt.Errorf("no measure %q, natively and over scuda", name)
 		}

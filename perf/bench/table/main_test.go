@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -74,6 +75,27 @@ func TestCosts(t *testing.T) {
 	}
 	if _, err := costs([]byte(`{` + single + `}`)); err == nil {
 		t.Error("a measure that is not there was not missed")
+	}
+}
+
+// The chart has a point for each workload, left of the middle where scuda is faster; one that is missing is an error.
+func TestPicture(t *testing.T) {
+	var rows []string
+	for i, w := range inPicture {
+		rows = append(rows, fmt.Sprintf(`{"name": %q, "native": 1, "remote": %g}`, w.name, []float64{.5, 1, 9}[i%3]))
+	}
+	got, err := picture([]byte(`{"machine": "a <GPU>; here", "programs": [{"rows": [` + strings.Join(rows, ",") + `]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, times := range map[string]int{"a &lt;GPU&gt;;": 1, "0.50 ×</text>": 2, "9.00 ×</text>": 2,
+		`cx="347.5"`: 2, `cx="455.0"`: 2, `cx="670.0"`: 2, "http": 1} {
+		if n := strings.Count(got, text); n != times {
+			t.Errorf("%d times %s in\n%s", n, text, got)
+		}
+	}
+	if _, err := picture([]byte(`{"programs": []}`)); err == nil {
+		t.Error("a workload that is not there was not missed")
 	}
 }
 
