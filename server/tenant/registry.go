@@ -10,6 +10,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -152,6 +153,14 @@ func (r *Registry) Profile(name string, usual isolation.Profile) isolation.Profi
 		return p
 	}
 	return usual
+}
+
+// Terms are those of a tenant's sessions that have no lease.
+func (r *Registry) Terms(name string) lease.Terms {
+	if t, ok := r.now.Load().list.terms[name]; ok {
+		return t
+	}
+	return lease.Usual()
 }
 
 // Sole is the only name that a client can have; "": there are several, or nobody knows.

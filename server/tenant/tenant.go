@@ -10,10 +10,11 @@
 //	dave     certificate=sha256:5e88489…       # shows a certificate with this key
 //	erin     token=p4Tr…  max-vram=20GiB       # and has less than others
 //	frank    certificate  profiles=profile     # and may count events
+//	grace    certificate  class=high share=300 # and goes before others
 //
 // A tenant may have several credentials, so that one can be replaced by the next. Limits of its own stand among them,
 // by the names that package config gives them, and what its sessions may do (package isolation); they go before the
-// server's. Where there is a file, whoever is not
+// server's. So do the terms of its sessions that have no lease (package lease). Where there is a file, whoever is not
 // in it is nobody; without one, a token file's token is [Default], and a certificate of the authority is the tenant of
 // its name.
 package tenant
@@ -28,6 +29,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -64,11 +66,12 @@ func byToken(token []byte) credential {
 func byKey(fingerprint string) credential { return credential("certificate=" + fingerprint) }
 func byName(name string) credential       { return credential("certificate/" + name) }
 
-// List says which credential is whose, and what limits and profiles tenants have of their own.
+// List says which credential is whose, and what limits, profiles and terms tenants have of their own.
 type List struct {
 	names    map[credential]string
 	limits   map[string][]limit
 	profiles map[string]isolation.Profile
+	terms    map[string]lease.Terms
 }
 
 // limit is a limit that a tenant has instead of the server's.
@@ -78,7 +81,8 @@ type limit struct {
 }
 
 func newList() List {
-	return List{make(map[credential]string), make(map[string][]limit), make(map[string]isolation.Profile)}
+	return List{make(map[credential]string), make(map[string][]limit), make(map[string]isolation.Profile),
+		make(map[string]lease.Terms)}
 }
 
 // Parse reads a tenants file.
@@ -120,7 +124,14 @@ func Parse(text string) (List, error) {
 // add enters a tenant.
 func (l *List) add(name string, words []string) error {
 	credentials := 0
+	said := make(map[string]bool)
 	for _, w := range words {
+		if isTerm, err := l.addTerm(name, w, said); isTerm || err != nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		if isLimit, err := l.addSetting(name, w); isLimit || err != nil {
 			if err != nil {
 				return err
@@ -141,6 +152,29 @@ func (l *List) add(name string, words []string) error {
 		return errors.New("no credential; write token=…, token-sha256=…, certificate or certificate=sha256:…")
 	}
 	return nil
+}
+
+// addTerm enters a word that is one of the terms; said are those that stood before it. It says whether it is one.
+func (l *List) addTerm(name, word string, said map[string]bool) (bool, error) {
+	kind, value, _ := strings.Cut(word, "=")
+	t, ok := l.terms[name]
+	if !ok {
+		t = lease.Usual()
+	}
+	var err error
+	switch kind {
+	case "share":
+		t.Share, err = lease.ParseShare(value)
+	case "class":
+		t.Class, err = lease.ParseClass(value)
+	default:
+		return false, nil
+	}
+	if said[kind] {
+		err = fmt.Errorf("%s stands there twice", kind)
+	}
+	said[kind], l.terms[name] = true, t
+	return true, err
 }
 
 // addSetting enters a word that is a limit, or names profiles. It says whether it is one.
@@ -190,8 +224,8 @@ func parseCredential(name, word string) (credential, error) {
 	case word == "certificate":
 		return byName(name), nil
 	}
-	return "", errors.New("a word that is neither a limit nor profiles= nor a credential of a known kind; " +
-		"write token=…, token-sha256=…, certificate or certificate=sha256:…")
+	return "", errors.New("a word that is neither a limit nor profiles=, share=, class= nor a credential of a known " +
+		"kind; write token=…, token-sha256=…, certificate or certificate=sha256:…")
 }
 
 // Admit says whose connection it is: by a token, if there is one, else by a certificate that the handshake verified.

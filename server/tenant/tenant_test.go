@@ -8,12 +8,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -200,6 +202,41 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
+// A tenant's sessions have the terms of its line, which change with the file.
+func TestTerms(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a class=high share=300 token=12345678\nb token=23456789 class=low\nc token=34567890")
+	r, err := Read(Files{Tenants: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(want map[string]lease.Terms) {
+		t.Helper()
+		for name, terms := range want {
+			if got := r.Terms(name); !reflect.DeepEqual(got, terms) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
+	}
+	expect(map[string]lease.Terms{"a": {Share: 300, Class: lease.High}, "b": {Share: 100, Class: lease.Low},
+		"c": {Share: 100}, "nobody": {Share: 100}})
+	write("a token=12345678 share=2\nb share=7 token=23456789")
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	expect(map[string]lease.Terms{"a": {Share: 2}, "b": {Share: 7}})
+	write("a token=12345678\nb share=seven token=23456789")
+	if err := r.Reload(); !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), "line 2: b: bad terms: share") {
+		t.Error(err)
+	}
+	expect(map[string]lease.Terms{"a": {Share: 2}, "b": {Share: 7}})
+}
+
 func TestStatic(t *testing.T) {
 	r := Static([]byte("a token"), nil)
 	if who, ok := r.Admit([]byte("a token"), nil); !ok || who.Name != Default || r.Open() {
@@ -236,6 +273,11 @@ func TestParseErrors(t *testing.T) {
 		"a certificate idle-timeout=3":               "30m",
 		"a certificate max-vram=1 max-vram=1":        "max-vram stands there twice",
 		"a max-vram=1":                               "no credential",
+		"a certificate share=0":                      "line 1: a: bad terms: share: \"0\"",
+		"a certificate share":                        "bad terms: share",
+		"a certificate class=top":                    "low, normal or high",
+		"a certificate class=low class=low":          "class stands there twice",
+		"a share=5":                                  "no credential",
 		"a certificate profiles=":                    "profiles: \"\" is no profile",
 		"a certificate profiles=rdma":                "offers RDMA",
 		"a certificate profiles=nccl profiles=nccl":  "profiles: they stand there twice",
@@ -253,6 +295,7 @@ func TestParseErrors(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("alice token=12345678 certificate # x\nbob token-sha256=" + strings.Repeat("0", 64))
 	f.Add("a certificate=sha256:" + strings.Repeat("0", 64))
+	f.Add("a certificate share=300 class=high")
 	f.Fuzz(func(t *testing.T, text string) {
 		list, err := Parse(text)
 		if err != nil {
