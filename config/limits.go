@@ -52,11 +52,14 @@ var LimitTable = []Limit{
 }
 
 // MostVRAM is how much GPU memory a session may have at most; 0: any number.
-func (l *Limits) MostVRAM() Size {
-	if l.VRAM == 0 || l.TenantVRAM == 0 {
-		return max(l.VRAM, l.TenantVRAM)
+func (l *Limits) MostVRAM() Size { return Lower(l.VRAM, l.TenantVRAM) }
+
+// Lower is the lower of two bounds, of which 0 is none.
+func Lower(a, b Size) Size {
+	if a == 0 || b == 0 {
+		return max(a, b)
 	}
-	return min(l.VRAM, l.TenantVRAM)
+	return min(a, b)
 }
 
 // DefaultLimits are those of a server that is told nothing.

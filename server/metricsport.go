@@ -53,6 +53,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 		return list.GPUs, err
 	})
 	s.metrics.TenantMemory(s.commons.Memory)
+	s.metrics.Leases(s.leases.ByTenant)
 	if s.images != nil {
 		s.metrics.ModuleCache(s.cacheFigures)
 	}

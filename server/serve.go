@@ -18,6 +18,7 @@ import (
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/sim/board"
@@ -50,6 +51,7 @@ type supervisor struct {
 	workers  sync.WaitGroup  // those who follow a worker to its end
 	door     *door.Door      // where connections wait that are not admitted yet
 	lines    door.Lines      // that such connections may write into the log
+	leases   *lease.Book
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
@@ -84,6 +86,9 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer s.board.Close()
+	if s.leases, err = openLeases(&s.cfg); err != nil {
+		return err
+	}
 	if s.images = openImages(&s.cfg); s.images != nil {
 		defer s.images.Close()
 	}
@@ -149,6 +154,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	}
 	defer desk.Close() // what it still does is done then
 	s.handlers.Go(func() { s.reload(s.stop) })
+	s.handlers.Go(func() { s.leases.Watch(s.stop, s.leaseOver) })
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept() }()
 	select {
@@ -410,7 +416,7 @@ func (s *supervisor) serveInfo(c arrival) error {
 	for {
 		_ = c.SetReadDeadline(time.Now().Add(idle))
 		buf = buf[:transport.MessageHeaderSize]
-		if !readFull(c, buf) || !s.cfg.Tenants.Holds(c.who) {
+		if !readFull(c, buf) || s.withdrawn(c.who) != nil {
 			return nil
 		}
 		h, _, err := transport.ParseMessage(buf)

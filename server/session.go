@@ -24,8 +24,8 @@ import (
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/metrics"
-	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 )
 
@@ -35,7 +35,8 @@ type session struct {
 	nvml       bool
 	secure     bool // it has TLS
 	client     client
-	who        tenant.Identity
+	who        bearer
+	terms      lease.Terms
 	tickets    bool            // further connections need one
 	used       map[string]bool // tickets; guarded by sessions.mu
 	proc       *process        // set before the session can be found
@@ -56,6 +57,7 @@ type sessions struct {
 	taken    [kinds]int
 	byClient map[netip.Prefix]*[kinds]int // places taken
 	byTenant map[string]*[kinds]int       // the same by tenant
+	byLease  map[string]uint32            // those of CUDA under each lease
 	idle     chan struct{}                // closed while there is no session
 	closed   bool                         // idle is closed
 }
@@ -81,7 +83,7 @@ func (k sessionKind) String() string { return [kinds]string{"CUDA", "NVML"}[k] }
 func (s *sessions) init(cuda, nvml, client int) {
 	s.limits, s.perClient = [kinds]int{max(cuda, 0), max(nvml, 0)}, max(client, 0)
 	s.byID, s.byClient = make(map[string]*session), make(map[netip.Prefix]*[kinds]int)
-	s.byTenant = make(map[string]*[kinds]int)
+	s.byTenant, s.byLease = make(map[string]*[kinds]int), make(map[string]uint32)
 	s.idle, s.closed = make(chan struct{}), true
 	close(s.idle)
 }
@@ -91,6 +93,8 @@ type place struct {
 	kind   sessionKind
 	client netip.Prefix
 	tenant string
+	lease  string // "": none
+	most   uint32 // CUDA sessions of the lease; 0: any number
 }
 
 // shareOfNVML is the part of the places for NVML that one of several tenants gets unless its limit says more.
@@ -123,6 +127,9 @@ func (s *sessions) admit(p place, perTenant uint64) error {
 	case tenants != nil && perTenant > 0 && uint64(tenants[k]) >= perTenant:
 		return refusef(transport.StatusBusy, "tenant %s has %d %v sessions, which is what its %s allows", p.tenant,
 			tenants[k], k, [kinds]string{"max-sessions-per-tenant", "max-nvml-sessions-per-tenant"}[k])
+	case k == cudaSession && p.lease != "" && p.most > 0 && s.byLease[p.lease] >= p.most:
+		return refusef(transport.StatusBusy, "lease %s has %d CUDA sessions, which is what its --sessions allows", p.lease,
+			s.byLease[p.lease])
 	}
 	if mine == nil {
 		mine = new([kinds]int)
@@ -134,6 +141,9 @@ func (s *sessions) admit(p place, perTenant uint64) error {
 	}
 	mine[k]++
 	tenants[k]++
+	if k == cudaSession && p.lease != "" {
+		s.byLease[p.lease]++
+	}
 	s.count(p, 1)
 	return nil
 }
@@ -149,6 +159,11 @@ func (s *sessions) leave(p place) {
 	tenants := s.byTenant[p.tenant]
 	if tenants[p.kind]--; *tenants == [kinds]int{} {
 		delete(s.byTenant, p.tenant)
+	}
+	if p.kind == cudaSession && p.lease != "" {
+		if s.byLease[p.lease]--; s.byLease[p.lease] == 0 {
+			delete(s.byLease, p.lease)
+		}
 	}
 	s.count(p, -1)
 }
@@ -184,7 +199,7 @@ func (s *sessions) find(c arrival) *session {
 	defer s.mu.Unlock()
 	h := c.Hello
 	x, ok := s.byID[h.Session]
-	if !ok || x.nvml || x.who.Name != c.who.Name || x.secure != isTLS(c) || !x.permits(c) {
+	if !ok || x.nvml || x.who.Name != c.who.Name || x.who.lease != c.who.lease || x.secure != isTLS(c) || !x.permits(c) {
 		return nil
 	}
 	return x
@@ -294,9 +309,14 @@ func (s *supervisor) serveSession(
 	if err := s.closed(); err != nil {
 		return err
 	}
+	terms, err := s.terms(c.who)
+	if err != nil {
+		return err
+	}
 	limits := s.cfg.Tenants.Limits(c.who.Name, *s.cfg.Limits)
-	mine := place{kindOf(nvml), door.Peer(c.RemoteAddr()), c.who.Name}
-	perTenant := s.sessions.perTenant(mine.kind, &limits, s.cfg.Tenants.Sole() != "")
+	limits.VRAM = config.Lower(limits.VRAM, terms.Memory)
+	mine := place{kindOf(nvml), door.Peer(c.RemoteAddr()), c.who.Name, c.who.lease, terms.Sessions}
+	perTenant := s.sessions.perTenant(mine.kind, &limits, s.soleTenant())
 	if err := s.sessions.admit(mine, perTenant); err != nil {
 		return err
 	}
@@ -330,8 +350,8 @@ func (s *supervisor) serveSession(
 		<-p.exited
 	}()
 	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, client: clientOf(c.RemoteAddr(), c.Hello),
-		who: c.who, proc: p, secure: isTLS(c), used: make(map[string]bool), visit: visit, gone: make(chan struct{}),
-		opened:  time.Now(),
+		who: c.who, terms: terms, proc: p, secure: isTLS(c), used: make(map[string]bool), visit: visit,
+		gone: make(chan struct{}), opened: time.Now(),
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
 		who := func() processList {
@@ -388,6 +408,9 @@ func (s *supervisor) serveSession(
 	s.sessions.add(x)
 	defer close(x.gone)
 	defer s.sessions.remove(x)
+	if e := s.withdrawn(x.who); e != nil { // before it could be found
+		s.end(x, e)
+	}
 	s.metrics.Opening.Observe(time.Since(began).Seconds())
 	kind := metrics.KindCUDA
 	if nvml {
@@ -399,6 +422,9 @@ func (s *supervisor) serveSession(
 	s.metrics.Tenants.WithLabelValues(c.who.Name).Inc()
 	defer s.metrics.Tenants.WithLabelValues(c.who.Name).Dec()
 	began = time.Now()
+	if c.who.lease != "" {
+		log = log.With("lease", c.who.lease)
+	}
 	log.Info("session opened", "profile", p.profile.String())
 	if !nvml {
 		_ = c.SetWriteDeadline(time.Now().Add(transport.PrefaceTimeout))

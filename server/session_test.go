@@ -40,10 +40,10 @@ func TestAdmit(t *testing.T) {
 		{nvmlSession, a, false, "3 of 3 NVML sessions are taken (--max-nvml-sessions)"},
 	} {
 		if c.leaves {
-			s.leave(place{c.kind, c.of, ""})
+			s.leave(place{c.kind, c.of, "", "", 0})
 			continue
 		}
-		err := s.admit(place{c.kind, c.of, ""}, 0)
+		err := s.admit(place{c.kind, c.of, "", "", 0}, 0)
 		var r *refusal
 		if c.refused == "" && err != nil || c.refused != "" && (!errors.As(err, &r) || r.status != transport.StatusBusy ||
 			!strings.Contains(err.Error(), c.refused)) {
@@ -57,7 +57,7 @@ func TestAdmit(t *testing.T) {
 	}
 	for k, of := range map[sessionKind][]netip.Prefix{cudaSession: {a, a, b}, nvmlSession: {a, b, b}} {
 		for _, p := range of {
-			s.leave(place{k, p, ""})
+			s.leave(place{k, p, "", "", 0})
 		}
 	}
 	<-s.empty()
@@ -66,9 +66,52 @@ func TestAdmit(t *testing.T) {
 	}
 	s.init(0, 0, 0)
 	for range 10000 {
-		if err := s.admit(place{nvmlSession, a, ""}, 0); err != nil {
+		if err := s.admit(place{nvmlSession, a, "", "", 0}, 0); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A lease's CUDA sessions count, and those of NVML do not.
+func TestAdmitLease(t *testing.T) {
+	var s sessions
+	s.init(0, 0, 0)
+	of := func(k sessionKind, id string, most uint32) place { return place{k, netip.Prefix{}, "a", id, most} }
+	for i, c := range []struct {
+		p       place
+		leaves  bool
+		refused string
+	}{
+		{of(cudaSession, "one", 2), false, ""},
+		{of(cudaSession, "one", 2), false, ""},
+		{of(cudaSession, "one", 2), false, "lease one has 2 CUDA sessions, which is what its --sessions allows"},
+		{of(nvmlSession, "one", 2), false, ""},
+		{of(cudaSession, "two", 1), false, ""},
+		{of(cudaSession, "two", 1), false, "lease two has 1 CUDA sessions"},
+		{of(cudaSession, "any", 0), false, ""},
+		{of(cudaSession, "any", 0), false, ""},
+		{of(cudaSession, "", 0), false, ""},
+		{of(cudaSession, "one", 2), true, ""},
+		{of(cudaSession, "one", 2), false, ""},
+	} {
+		if c.leaves {
+			s.leave(c.p)
+			continue
+		}
+		err := s.admit(c.p, 0)
+		if (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%d: %v, not %q", i, err, c.refused)
+		}
+	}
+	for id, n := range map[string]int{"one": 2, "two": 1, "any": 2, "": 1} {
+		for range n {
+			s.leave(of(cudaSession, id, 0))
+		}
+	}
+	s.leave(of(nvmlSession, "one", 0))
+	<-s.empty()
+	if len(s.byLease) != 0 {
+		t.Errorf("left are %v", s.byLease)
 	}
 }
 
@@ -86,7 +129,7 @@ func TestAdmitTenant(t *testing.T) {
 		{"a", cudaSession, false}, {"a", cudaSession, false}, {"a", cudaSession, true}, {"a", nvmlSession, false},
 		{"b", cudaSession, false}, {"a", cudaSession, true},
 	} {
-		p := place{c.kind, from(i), c.tenant}
+		p := place{c.kind, from(i), c.tenant, "", 0}
 		err := s.admit(p, 2)
 		if r := (*refusal)(nil); (err != nil) != c.refused || c.refused && (!errors.As(err, &r) ||
 			r.status != transport.StatusBusy || !strings.Contains(err.Error(), "tenant a has 2 CUDA sessions")) {
@@ -133,7 +176,7 @@ func TestPlacesForNVML(t *testing.T) {
 			most := s.perTenant(nvmlSession, &config.Limits{Sessions: 1, NVML: c.limit}, c.sole)
 			got := 0
 			for i := range 100 {
-				err := s.admit(place{nvmlSession, from(i), "a"}, most)
+				err := s.admit(place{nvmlSession, from(i), "a", "", 0}, most)
 				if err == nil {
 					got++
 				} else if r := (*refusal)(nil); !errors.As(err, &r) || r.status != transport.StatusBusy {
@@ -144,7 +187,7 @@ func TestPlacesForNVML(t *testing.T) {
 				t.Errorf("%d places, not %d", got, c.gets)
 			}
 			if c.gets < c.places {
-				if err := s.admit(place{nvmlSession, from(0), "b"}, most); err != nil {
+				if err := s.admit(place{nvmlSession, from(0), "b", "", 0}, most); err != nil {
 					t.Errorf("another tenant: %v", err)
 				}
 			}

@@ -2,13 +2,13 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 
-	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 )
 
@@ -30,7 +30,7 @@ var errShake = errors.New("no TLS handshake")
 type arrival struct {
 	peer
 	*transport.Hello
-	who tenant.Identity
+	who bearer
 }
 
 // meet reads what a connection opens with: the handshake of TLS, if it is one with TLS, and the preface. The peer is
@@ -64,10 +64,12 @@ func (s *supervisor) meet(c *net.TCPConn) (a arrival, err error) {
 
 // admit reads the preface and says whose the connection is.
 func (s *supervisor) admit(a *arrival, r io.Reader, state *tls.ConnectionState) (*transport.Hello, error) {
-	return transport.ReadPrefaceOf(r, func(token []byte) (ok bool) {
-		a.who, ok = s.cfg.Tenants.Admit(token, state)
+	var over error
+	h, err := transport.ReadPrefaceOf(r, func(token []byte) (ok bool) {
+		a.who, ok, over = s.recognise(token, state)
 		return ok
 	})
+	return h, cmp.Or(over, err)
 }
 
 // wantsTLS says whether a connection without TLS is refused to a client of that address.
@@ -118,9 +120,8 @@ func (s *supervisor) reload(ctx context.Context) {
 		}
 		s.log.Info("tenants and certificates were read again")
 		s.sessions.each(func(x *session) {
-			if !s.cfg.Tenants.Holds(x.who) {
-				s.end(x, &ending{"its tenant's credential was withdrawn",
-					"the credential with which this session was opened was withdrawn; the session ends"})
+			if e := s.withdrawn(x.who); e != nil {
+				s.end(x, e)
 			}
 		})
 	}

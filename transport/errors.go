@@ -153,6 +153,8 @@ func refusal(to Target, w *Welcome) *Error {
 		if to.TokenOf != "" {
 			e.Detail += " of " + to.TokenOf
 		}
+	}
+	if w.Status == StatusToken && (w.Error == "" || w.Error == ErrToken.Error()) { // else it says what is wrong and helps
 		e.Remedy = "run scuda login " + address + " with the one that the server was started with, or correct " +
 			"SCUDA_TOKEN or SCUDA_TOKEN_FILE"
 	}

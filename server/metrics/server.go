@@ -120,6 +120,9 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 // TenantMemory offers what tenants' sessions have of the GPUs' memory, which is asked for at each scrape.
 func (s *Server) TenantMemory(figures TenantMemory) { s.registry.MustRegister(figures) }
 
+// Leases offers how many leases hold, by tenant, which is asked for at each scrape.
+func (s *Server) Leases(figures Leases) { s.registry.MustRegister(figures) }
+
 // ModuleCache offers the figures of the module cache, which are asked for at each scrape.
 func (s *Server) ModuleCache(figures func() CacheFigures) {
 	s.registry.MustRegister(ModuleCache(figures))

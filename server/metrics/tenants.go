@@ -18,3 +18,18 @@ func (m TenantMemory) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(tenantMemoryDesc, prometheus.GaugeValue, float64(bytes), tenant)
 	}
 }
+
+// Leases offers what it gives: how many leases hold, by tenant. A book of leases has bounds, and so has this.
+type Leases func() map[string]int
+
+var leasesDesc = prometheus.NewDesc("scuda_leases", "Leases that hold, by tenant.", []string{"tenant"}, nil)
+
+// Describe is of prometheus.Collector, as Collect is.
+func (Leases) Describe(ch chan<- *prometheus.Desc) { ch <- leasesDesc }
+
+// Collect asks.
+func (m Leases) Collect(ch chan<- prometheus.Metric) {
+	for tenant, n := range m() {
+		ch <- prometheus.MustNewConstMetric(leasesDesc, prometheus.GaugeValue, float64(n), tenant)
+	}
+}

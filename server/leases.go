@@ -1,0 +1,124 @@
+package server
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"scuda.dev/scuda/server/lease"
+	"scuda.dev/scuda/server/tenant"
+	"scuda.dev/scuda/transport"
+)
+
+// bearer is who opened a connection: a tenant, and the lease whose credential was shown.
+type bearer struct {
+	tenant.Identity
+	lease string // its id; "": none
+}
+
+// bookPath is where the leases are kept; "": nowhere. Servers that share a state folder have different ports, and a
+// book each.
+func bookPath(cfg *Config) string {
+	if cfg.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(cfg.StateDir, fmt.Sprintf("leases-%d", cfg.Listener.Addr().(*net.TCPAddr).Port))
+}
+
+// openLeases opens the book of leases.
+func openLeases(cfg *Config) (*lease.Book, error) {
+	b, err := lease.Open(bookPath(cfg))
+	if err != nil {
+		return nil, fmt.Errorf("the leases: %w", err)
+	}
+	return b, nil
+}
+
+// recognise says who shows these credentials. A lease's goes before all others, as it allows the least: one that is
+// over is an error, whatever else is shown.
+func (s *supervisor) recognise(token []byte, state *tls.ConnectionState) (who bearer, ok bool, over error) {
+	if len(token) > 0 {
+		l, err := s.leases.Find(token)
+		if err == nil {
+			return bearer{tenant.Identity{Name: l.Tenant}, l.ID}, true, nil
+		}
+		if !errors.Is(err, lease.ErrNone) {
+			return bearer{}, false, refusef(transport.StatusToken, "%w", err)
+		}
+	}
+	who.Identity, ok = s.cfg.Tenants.Admit(token, state)
+	return who, ok, nil
+}
+
+// terms are those of a session that is to open.
+func (s *supervisor) terms(who bearer) (lease.Terms, error) {
+	if who.lease == "" {
+		return s.cfg.Tenants.Terms(who.Name), nil
+	}
+	l, err := s.leases.Get(who.lease)
+	if err != nil {
+		return lease.Terms{}, refusef(transport.StatusToken, "%w", err)
+	}
+	return l.Terms, nil
+}
+
+// withdrawn says why who was admitted may not go on; nil: they may.
+func (s *supervisor) withdrawn(who bearer) *ending {
+	if who.lease == "" {
+		if s.cfg.Tenants.Holds(who.Identity) {
+			return nil
+		}
+		return &ending{"its tenant's credential was withdrawn",
+			"the credential with which this session was opened was withdrawn; the session ends"}
+	}
+	_, err := s.leases.Get(who.lease)
+	if err == nil {
+		return nil
+	}
+	return leaseEnding(err)
+}
+
+// leaseEnding is the end of a session whose lease is over.
+func leaseEnding(err error) *ending {
+	return &ending{err.Error(), "the session ends: " + err.Error()}
+}
+
+// leaseOver ends the sessions of a lease that has expired.
+func (s *supervisor) leaseOver(e *lease.OverError) {
+	n := len(s.endLease(e.Lease.ID, e))
+	s.log.Info("a lease has expired", "lease", e.Lease.ID, "label", e.Lease.Label, "tenant", e.Lease.Tenant, "sessions", n)
+}
+
+// endLease ends the sessions under a lease, and gives them. It does not wait for that.
+func (s *supervisor) endLease(id string, why error) (list []*session) {
+	for _, x := range s.sessions.all() {
+		if x.who.lease == id {
+			s.end(x, leaseEnding(why))
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// soleTenant says whether there is only one tenant.
+func (s *supervisor) soleTenant() bool {
+	sole := s.cfg.Tenants.Sole()
+	for name := range s.leases.ByTenant() {
+		if name != sole {
+			return false
+		}
+	}
+	return sole != ""
+}
+
+// leaseName is how a session's lease is shown: by its label, else its id.
+func (s *supervisor) leaseName(id string) string {
+	if id == "" {
+		return ""
+	}
+	l, _ := s.leases.Get(id) // one that is over has a name, too
+	return cmp.Or(l.Label, id)
+}
