@@ -112,7 +112,9 @@ func (s desk) Sessions() []admin.Session {
 	}
 	now, list := time.Now(), []admin.Session{}
 	for _, x := range s.sessions.all() {
-		list = append(list, x.describe(now, uses[x.proc.pid()]))
+		a := x.describe(now, uses[x.proc.pid()])
+		a.Label = s.leaseLabel(a.Lease)
+		list = append(list, a)
 	}
 	slices.SortFunc(list, func(a, b admin.Session) int {
 		return cmp.Or(a.Opened.Compare(b.Opened), cmp.Compare(a.ID, b.ID))
@@ -128,6 +130,7 @@ func (x *session) describe(now time.Time, gpus []admin.Use) admin.Session {
 		Host: said(x.client.host), Address: x.client.address, TLS: x.secure, Program: said(filepath.Base(x.client.command)),
 		PID: x.client.pid, Worker: x.proc.pid(), Profile: x.proc.profile.String(), Opened: x.opened,
 		Age: now.Sub(x.opened).Seconds(), GPUs: gpus, Quota: x.quota,
+		Lease: x.who.lease, Share: x.terms.Share, Class: x.terms.Class.String(),
 	}
 	if gpus == nil {
 		a.GPUs = []admin.Use{}

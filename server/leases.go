@@ -2,12 +2,15 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
+	"time"
 
+	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
@@ -114,11 +117,77 @@ func (s *supervisor) soleTenant() bool {
 	return sole != ""
 }
 
-// leaseName is how a session's lease is shown: by its label, else its id.
-func (s *supervisor) leaseName(id string) string {
+// under is how many CUDA sessions a lease has.
+func (s *sessions) under(lease string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int(s.byLease[lease])
+}
+
+// leaseLabel is the label of a lease.
+func (s *supervisor) leaseLabel(id string) string {
 	if id == "" {
 		return ""
 	}
-	l, _ := s.leases.Get(id) // one that is over has a name, too
-	return cmp.Or(l.Label, id)
+	l, _ := s.leases.Get(id) // one that is over has one, too
+	return l.Label
+}
+
+// Leases are those that hold.
+func (s desk) Leases() (list []admin.Lease) {
+	for _, l := range s.leases.Leases() {
+		list = append(list, s.use(l))
+	}
+	return list
+}
+
+// use says what is used of a lease.
+func (s desk) use(l lease.Lease) admin.Lease {
+	return admin.Lease{Lease: l, Open: s.sessions.under(l.ID), Left: max(0, time.Until(l.Expires).Seconds())}
+}
+
+// Grant makes a lease.
+func (s desk) Grant(r admin.LeaseRequest) (*admin.Granted, error) {
+	l := lease.Lease{Tenant: cmp.Or(r.Tenant, s.cfg.Tenants.Sole()), Label: r.Label}
+	if l.Tenant == "" {
+		return nil, fmt.Errorf("%w: it is not said of which tenant, and this server has several (--tenant NAME)",
+			lease.ErrTerms)
+	}
+	l.Terms = s.cfg.Tenants.Terms(l.Tenant)
+	l.Memory, l.Sessions, l.Share = r.Memory, r.Sessions, cmp.Or(r.Share, l.Share)
+	var err error
+	if r.Class != "" {
+		if l.Class, err = lease.ParseClass(r.Class); err != nil {
+			return nil, err
+		}
+	}
+	if r.GPUs != "" {
+		return nil, fmt.Errorf("%w: leases of single GPUs are not supported yet; leave --gpus away", lease.ErrTerms)
+	}
+	l, credential, err := s.leases.Grant(l, r.Lasts())
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("a lease was made", "lease", l.ID, "label", l.Label, "tenant", l.Tenant, "expires", l.Expires)
+	return &admin.Granted{Lease: s.use(l), Credential: credential, Kept: s.leases.Kept()}, nil
+}
+
+// Revoke ends a lease and its sessions.
+func (s desk) Revoke(ctx context.Context, id, reason string) error {
+	l, err := s.leases.Revoke(id, transport.Printable(reason))
+	if err != nil && !errors.Is(err, lease.ErrKept) {
+		return err
+	}
+	_, over := s.leases.Get(id)
+	ended := s.endLease(id, over)
+	s.log.Info("a lease was revoked", "lease", id, "label", l.Label, "tenant", l.Tenant, "reason", reason, "sessions",
+		len(ended))
+	for _, x := range ended {
+		select {
+		case <-x.gone:
+		case <-ctx.Done():
+			return cmp.Or(err, context.Cause(ctx))
+		}
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport"
 )
@@ -128,5 +129,143 @@ func TestDamagedBook(t *testing.T) {
 	}
 	if err := Serve(t.Context(), cfg); !errors.Is(err, lease.ErrFile) || !strings.Contains(err.Error(), path+": ") {
 		t.Errorf("%v", err)
+	}
+}
+
+// granted has a lease made by the admin interface.
+func granted(t *testing.T, c *admin.Client, r admin.LeaseRequest) *admin.Granted {
+	t.Helper()
+	g, err := c.Grant(t.Context(), &r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// A lease that is revoked ends its sessions, which are told why, and nobody else's.
+func TestLeaseIsRevoked(t *testing.T) {
+	s, c := administered(t, func(c *Config) { c.Tenants = registry(t, "alice token=alice-token share=7 class=low\n") })
+	const hour = 3600
+	a := granted(t, c, admin.LeaseRequest{Label: "job 7", Seconds: hour, Sessions: 4})
+	b := granted(t, c, admin.LeaseRequest{Tenant: "bob", Seconds: hour, Share: 300, Class: "high", Memory: 8 * config.MiB})
+	if a.Tenant != "alice" || a.Share != 7 || a.Class != lease.Low || a.Kept || b.Share != 300 || b.Class != lease.High {
+		t.Errorf("%+v\n%+v", a, b)
+	}
+	s.token = []byte(a.Credential)
+	cuda, nvml := s.open(transport.KindCUDA), s.open(transport.KindNVML)
+	s.token = []byte(b.Credential)
+	other := s.open(transport.KindCUDA)
+	all := list(t, c, 3)
+	if x := all[0]; x.Lease != a.ID || x.Label != "job 7" || x.Share != 7 || x.Class != "low" || x.Tenant != "alice" {
+		t.Errorf("%+v", x)
+	}
+	if x := all[2]; x.Lease != b.ID || x.Label != "" || x.Share != 300 || x.Class != "high" || x.Quota != 8<<20 {
+		t.Errorf("%+v", x)
+	}
+	leases, err := c.Leases(t.Context())
+	if err != nil || len(leases) != 2 || leases[0].ID != a.ID || leases[0].Open != 1 || leases[0].Left < hour/2 {
+		t.Errorf("%+v, %v", leases, err)
+	}
+	if err := c.Revoke(t.Context(), a.ID, "the job was cancelled"); err != nil {
+		t.Fatal(err)
+	}
+	const why = ": the job was cancelled; ask who gave it to you for another one (scuda lease create)"
+	_, text, err := cuda.message()
+	if want := "the session ends: lease " + a.ID + " (job 7) of tenant alice was revoked at "; err != nil ||
+		!strings.HasPrefix(string(text), want) || !strings.HasSuffix(string(text), why) {
+		t.Errorf("CUDA's client is told %q, %v", text, err)
+	}
+	for err == nil {
+		_, _, err = nvml.message()
+	}
+	if len(nvml.notices) != 1 || !strings.HasSuffix(nvml.notices[0], why) {
+		t.Errorf("NVML's client is told %q", nvml.notices)
+	}
+	if x := list(t, c, 1)[0]; x.Lease != b.ID || !other.alive() {
+		t.Errorf("left is %+v", x)
+	}
+	if err := c.Revoke(t.Context(), a.ID, ""); !errors.Is(err, lease.ErrNone) {
+		t.Errorf("once more: %v", err)
+	}
+	for says, r := range map[string]admin.LeaseRequest{
+		"it lasts 1s to ": {}, "low, normal or high": {Class: "top", Seconds: hour},
+		"a share of 10001": {Share: 10001, Seconds: hour},
+		"bad name":         {Tenant: "a b", Seconds: hour}, "cannot be printed": {Label: "\x1b", Seconds: hour},
+	} {
+		if _, err := c.Grant(t.Context(), &r); !errors.Is(err, lease.ErrTerms) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: %v", r, err)
+		}
+	}
+}
+
+// Leases outlive their server, and what ended before stays ended.
+func TestLeasesOutliveTheServer(t *testing.T) {
+	state := t.TempDir()
+	var addr *net.TCPAddr
+	begin := func() (*testServer, *admin.Client) {
+		return administered(t, func(c *Config) {
+			l, err := net.ListenTCP("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			addr = l.Addr().(*net.TCPAddr)
+			c.Listener, c.StateDir, c.Tenants = l, state, registry(t, aliceAndBob)
+		})
+	}
+	addr = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+	s, c := begin()
+	if _, err := c.Grant(t.Context(), &admin.LeaseRequest{Seconds: 60}); !errors.Is(err, lease.ErrTerms) ||
+		!strings.Contains(err.Error(), "has several (--tenant NAME)") {
+		t.Errorf("nobody's: %v", err)
+	}
+	keeps := granted(t, c, admin.LeaseRequest{Tenant: "alice", Seconds: 3600, Memory: 16 * config.MiB})
+	ends := granted(t, c, admin.LeaseRequest{Tenant: "alice", Seconds: 3600})
+	if err := c.Revoke(t.Context(), ends.ID, ""); err != nil || !keeps.Kept {
+		t.Fatal(err)
+	}
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	s, c = begin()
+	s.token = []byte(keeps.Credential)
+	if w := s.open(transport.KindCUDA).welcome; w.Tenant != "alice" || w.Devices[0].TotalMem != 16<<20 {
+		t.Errorf("%s has %d bytes", w.Tenant, w.Devices[0].TotalMem)
+	}
+	s.token = []byte(ends.Credential)
+	if _, err := s.dial(hello(transport.KindCUDA)); !errors.Is(err, transport.ErrToken) ||
+		!strings.Contains(err.Error(), "was revoked at") {
+		t.Errorf("of the other: %v", err)
+	}
+	if leases, err := c.Leases(t.Context()); err != nil || len(leases) != 1 || leases[0].Lease.ID != keeps.ID {
+		t.Errorf("%+v, %v", leases, err)
+	}
+}
+
+// A session ends with its lease's time, and its credential says so from then on. How long a session takes to open is
+// the machine's: the time is found that suffices.
+func TestLeaseExpires(t *testing.T) {
+	s, c := administered(t, nil)
+	for seconds := 2.0; ; seconds *= 2 {
+		g := granted(t, c, admin.LeaseRequest{Tenant: "alice", Seconds: seconds})
+		s.token = []byte(g.Credential)
+		l, err := s.dial(hello(transport.KindCUDA))
+		if errors.Is(err, transport.ErrToken) && seconds < 30 {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, err := l.message()
+		if err != nil || !strings.Contains(string(text), "the session ends: lease "+g.ID+" of tenant alice has expired at ") {
+			t.Errorf("the client is told %q, %v", text, err)
+		}
+		s.logged("a lease has expired")
+		if _, err := s.dial(hello(transport.KindInfo)); !errors.Is(err, transport.ErrToken) ||
+			!strings.Contains(err.Error(), "has expired at") {
+			t.Errorf("afterwards: %v", err)
+		}
+		s.until("it is gone", func() bool { all, err := c.Sessions(t.Context()); return err == nil && len(all) == 0 })
+		return
 	}
 }

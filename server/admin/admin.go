@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"scuda.dev/scuda/server/lease"
 )
 
 // Kinds of sessions.
@@ -44,6 +46,10 @@ type Session struct {
 	GPUs    []Use     `json:"gpus"`         // on which it has memory, as the driver says
 	Counted *uint64   `json:"counted_bytes"`
 	Quota   uint64    `json:"quota_bytes"` // of GPU memory; 0: none, and then nothing is counted
+	Lease   string    `json:"lease"`       // the id of its lease; "": none
+	Label   string    `json:"lease_label"`
+	Share   uint32    `json:"share"`
+	Class   string    `json:"class"`
 }
 
 // Use is what a session has of a GPU.
@@ -92,12 +98,20 @@ type Server interface {
 	End(ctx context.Context, id, reason string) error
 	// Drain says whether new sessions are refused.
 	Drain(on bool) error
+	// Leases are those that hold, the oldest first.
+	Leases() []Lease
+	// Grant makes a lease. The error wraps [lease.ErrTerms], [lease.ErrFull] or [lease.ErrKept].
+	Grant(LeaseRequest) (*Granted, error)
+	// Revoke ends a lease and its sessions, whose programs are told the reason, and returns when they are over. The error
+	// is [lease.ErrNone] where there is none.
+	Revoke(ctx context.Context, id, reason string) error
 }
 
 // Errors of this package.
 var (
 	ErrNoSession  = errors.New("there is no such session")
 	ErrAmbiguous  = errors.New("several sessions begin so")
+	ErrAlike      = errors.New("several leases begin so, or have this label")
 	ErrSeveral    = errors.New("it is not said which server")
 	ErrNoServer   = errors.New("no server's admin interface answers")
 	ErrForbidden  = errors.New("the server lets only root and its own user in")
@@ -112,17 +126,22 @@ type Fault struct {
 	Cause  string `json:"error"`
 	Remedy string `json:"remedy"`
 
-	status int // of HTTP
+	status int  // of HTTP
+	lease  bool // it is about one
 }
 
 // Unwrap says which of this package's errors it is.
 func (f *Fault) Unwrap() error {
-	switch f.status {
-	case http.StatusForbidden:
+	switch {
+	case f.status == http.StatusForbidden:
 		return ErrForbidden
-	case http.StatusNotFound:
+	case f.status == http.StatusNotFound && f.lease:
+		return lease.ErrNone
+	case f.status == http.StatusBadRequest && f.lease:
+		return lease.ErrTerms
+	case f.status == http.StatusNotFound:
 		return ErrNoSession
-	case http.StatusConflict:
+	case f.status == http.StatusConflict:
 		return ErrShutdown
 	}
 	return nil

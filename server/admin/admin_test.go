@@ -22,6 +22,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/server/lease"
 )
 
 // net/http waits half a second, with nobody to wait for it, after it has refused a body.
@@ -29,8 +31,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
 
-// fake is a server with two sessions.
+// fake is a server with two sessions and a lease.
 type fake struct {
+	wanted   []LeaseRequest
+	refuses  error // to make a lease
 	mu       sync.Mutex
 	ended    []string
 	draining bool
@@ -70,6 +74,24 @@ func (f *fake) Drain(on bool) error {
 	}
 	f.draining = on
 	return nil
+}
+
+func (f *fake) Leases() []Lease {
+	return []Lease{{Lease: lease.Lease{ID: "bb11", Label: "job", Tenant: "a", Terms: lease.Usual()}, Open: 2}}
+}
+
+func (f *fake) Grant(r LeaseRequest) (*Granted, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wanted = append(f.wanted, r)
+	return &Granted{Lease: f.Leases()[0], Credential: "secret"}, f.refuses
+}
+
+func (f *fake) Revoke(ctx context.Context, id, reason string) error {
+	if id != "bb11" {
+		return lease.ErrNone
+	}
+	return f.End(ctx, "aa11", reason)
 }
 
 // offer opens an interface, and gives a client of it.
@@ -127,6 +149,57 @@ func TestAsk(t *testing.T) {
 	}
 	if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", st, err)
+	}
+}
+
+func TestAskForLeases(t *testing.T) {
+	f := &fake{}
+	c, _ := offer(t, f, Options{})
+	ctx := t.Context()
+	list, err := c.Leases(ctx)
+	if err != nil || len(list) != 1 || list[0].Label != "job" || list[0].Share != lease.UsualShare || list[0].Open != 2 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	want := LeaseRequest{Tenant: "a", GPUs: "2", Memory: 1 << 30, Sessions: 1, Share: 5, Class: "high", Seconds: 1.5}
+	g, err := c.Grant(ctx, &want)
+	if err != nil || g.Credential != "secret" || g.ID != "bb11" || len(f.wanted) != 1 || f.wanted[0] != want ||
+		want.Lasts() != 1500*time.Millisecond {
+		t.Errorf("%+v, %v; wanted was %+v", g, err, f.wanted)
+	}
+	for _, c2 := range []struct{ refuses, want error }{
+		{fmt.Errorf("%w: a share of 0", lease.ErrTerms), lease.ErrTerms}, {lease.ErrFull, nil}, {lease.ErrKept, nil},
+	} {
+		f.refuses = c2.refuses
+		if _, err := c.Grant(ctx, &want); err == nil || err.Error() != c2.refuses.Error() ||
+			c2.want != nil && !errors.Is(err, c2.want) {
+			t.Errorf("%v: %v", c2.refuses, err)
+		}
+	}
+	if err := c.Revoke(ctx, "bb11", "over"); err != nil || len(f.ended) != 1 || f.ended[0] != "aa11 over" {
+		t.Errorf("%q, %v", f.ended, err)
+	}
+	for _, id := range []string{"bb", "", "../sessions"} {
+		if err := c.Revoke(ctx, id, ""); err == nil || id == "bb" && !errors.Is(err, lease.ErrNone) {
+			t.Errorf("revoke %q: %v", id, err)
+		}
+	}
+	if err := c.Revoke(ctx, "bb11", strings.Repeat("x", MaxReason+1)); !errors.Is(err, lease.ErrTerms) {
+		t.Errorf("a reason that is too long: %v", err)
+	}
+}
+
+func TestFindLease(t *testing.T) {
+	l := func(id, label string) Lease { return Lease{Lease: lease.Lease{ID: id, Label: label}} }
+	list := []Lease{l("aa11", "one"), l("aa22", ""), l("bb33", "two"), l("bb44", "two"), l("aa", "")}
+	for word, want := range map[string]string{"aa": "aa", "aa1": "aa11", "one": "aa11", "bb4": "bb44"} {
+		if got, err := FindLease(list, word); err != nil || got.ID != want {
+			t.Errorf("%s: %+v, %v", word, got, err)
+		}
+	}
+	for word, want := range map[string]error{"bb": ErrAlike, "two": ErrAlike, "": lease.ErrNone, "cc": lease.ErrNone} {
+		if _, err := FindLease(list, word); !errors.Is(err, want) {
+			t.Errorf("%q: %v", word, err)
+		}
 	}
 }
 

@@ -121,9 +121,19 @@ func newHandler(s Server, o Options) *handler {
 	})
 	h.mux.HandleFunc("POST /v1/sessions/{id}/end", h.end)
 	h.mux.HandleFunc("PUT /v1/drain", h.drain)
+	h.mux.HandleFunc("GET /v1/leases", func(w http.ResponseWriter, _ *http.Request) {
+		list := s.Leases()
+		if list == nil {
+			list = []Lease{}
+		}
+		answer(w, leaseList{list})
+	})
+	h.mux.HandleFunc("POST /v1/leases", h.grant)
+	h.mux.HandleFunc("DELETE /v1/leases/{id}", h.revoke)
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("there is no %.20s %.100q here", r.Method, r.URL.Path),
-			"ask for GET /v1/server, GET /v1/sessions, POST /v1/sessions/ID/end or PUT /v1/drain")
+			"ask for GET /v1/server, GET /v1/sessions, POST /v1/sessions/ID/end, PUT /v1/drain, GET or POST /v1/leases, or "+
+				"DELETE /v1/leases/ID")
 	})
 	return h
 }
@@ -179,9 +189,7 @@ func (h *handler) end(w http.ResponseWriter, r *http.Request) {
 	if !read(w, r, &body) {
 		return
 	}
-	if len(body.Reason) > MaxReason || !utf8.ValidString(body.Reason) {
-		refuse(w, http.StatusBadRequest, fmt.Sprintf("the reason has %d bytes, or is no text", len(body.Reason)),
-			fmt.Sprintf("write %d bytes of UTF-8 at most", MaxReason))
+	if badReason(w, body.Reason) {
 		return
 	}
 	switch err := h.server.End(r.Context(), r.PathValue("id"), body.Reason); {
@@ -193,6 +201,16 @@ func (h *handler) end(w http.ResponseWriter, r *http.Request) {
 	default:
 		answer(w, struct{}{})
 	}
+}
+
+// badReason refuses a reason that cannot be told.
+func badReason(w http.ResponseWriter, reason string) bool {
+	if len(reason) <= MaxReason && utf8.ValidString(reason) {
+		return false
+	}
+	refuse(w, http.StatusBadRequest, fmt.Sprintf("the reason has %d bytes, or is no text", len(reason)),
+		fmt.Sprintf("write %d bytes of UTF-8 at most", MaxReason))
+	return true
 }
 
 // drainRequest is the body of PUT /v1/drain.

@@ -53,8 +53,10 @@ func (l *Lease) check() error {
 	case !l.Expires.After(l.Created):
 		return fmt.Errorf("%w: it ends before it begins", ErrTerms)
 	}
-	err = certificate.CheckName(l.Tenant)
-	return cmp.Or(err, checkText("label", l.Label, mostLabel), l.Terms.check())
+	if err = certificate.CheckName(l.Tenant); err != nil {
+		return fmt.Errorf("%w: tenant: %w", ErrTerms, err)
+	}
+	return cmp.Or(checkText("label", l.Label, mostLabel), l.Terms.check())
 }
 
 // checkText refuses what does not fit on one line of a terminal.

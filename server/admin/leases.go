@@ -1,0 +1,132 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/lease"
+)
+
+// Lease is a lease that holds, and what is used of it.
+type Lease struct {
+	lease.Lease
+	Open int     `json:"open_sessions"` // of CUDA
+	Left float64 `json:"left_seconds"`
+}
+
+// LeaseRequest is a lease that somebody wants. What is left out is as the tenant has it without a lease.
+type LeaseRequest struct {
+	Tenant   string      `json:"tenant,omitempty"` // may be left out where the server has only one
+	Label    string      `json:"label,omitempty"`
+	GPUs     string      `json:"gpus,omitempty"` // what [lease.ParseWish] reads
+	Memory   config.Size `json:"memory_bytes,omitempty"`
+	Sessions uint32      `json:"sessions,omitempty"`
+	Share    uint32      `json:"share,omitempty"`
+	Class    string      `json:"class,omitempty"`
+	Seconds  float64     `json:"seconds"` // how long it lasts
+}
+
+// Lasts is how long the lease is to last.
+func (r *LeaseRequest) Lasts() time.Duration {
+	return time.Duration(min(max(r.Seconds, 0), (2*lease.MostTime).Seconds()) * float64(time.Second))
+}
+
+// Granted is a new lease. Its credential is said this once.
+type Granted struct {
+	Lease
+	Credential string `json:"credential"`
+	Kept       bool   `json:"kept"` // it outlives the server
+}
+
+// leaseList is the answer to GET /v1/leases.
+type leaseList struct {
+	Leases []Lease `json:"leases"`
+}
+
+func (h *handler) grant(w http.ResponseWriter, r *http.Request) {
+	var body LeaseRequest
+	if !read(w, r, &body) {
+		return
+	}
+	switch g, err := h.server.Grant(body); {
+	case err == nil:
+		answer(w, g)
+	case errors.Is(err, lease.ErrTerms):
+		refuse(w, http.StatusBadRequest, err.Error(), "")
+	case errors.Is(err, lease.ErrFull):
+		refuse(w, http.StatusServiceUnavailable, err.Error(), "")
+	default:
+		refuse(w, http.StatusInternalServerError, err.Error(), "")
+	}
+}
+
+func (h *handler) revoke(w http.ResponseWriter, r *http.Request) {
+	var body endRequest
+	if !read(w, r, &body) || badReason(w, body.Reason) {
+		return
+	}
+	switch err := h.server.Revoke(r.Context(), r.PathValue("id"), body.Reason); {
+	case errors.Is(err, lease.ErrNone):
+		refuse(w, http.StatusNotFound, fmt.Sprintf("%v: %.40q", err, r.PathValue("id")),
+			"it may be over; GET /v1/leases lists them, and the whole id is needed")
+	case errors.Is(err, lease.ErrTerms):
+		refuse(w, http.StatusBadRequest, err.Error(), "")
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err.Error(), "look into the server's log")
+	default:
+		answer(w, struct{}{})
+	}
+}
+
+// Leases asks for those that hold, the oldest first.
+func (c *Client) Leases(ctx context.Context) ([]Lease, error) {
+	var list leaseList
+	err := c.ask(ctx, http.MethodGet, "/v1/leases", nil, &list)
+	return list.Leases, err
+}
+
+// Grant has a lease made.
+func (c *Client) Grant(ctx context.Context, r *LeaseRequest) (*Granted, error) {
+	var g Granted
+	return &g, ofLease(c.ask(ctx, http.MethodPost, "/v1/leases", r, &g))
+}
+
+// Revoke has the lease with this id ended, with its sessions.
+func (c *Client) Revoke(ctx context.Context, id, reason string) error {
+	return ofLease(c.ask(ctx, http.MethodDelete, "/v1/leases/"+url.PathEscape(id), endRequest{reason}, &struct{}{}))
+}
+
+// ofLease says of a fault that it is about a lease.
+func ofLease(err error) error {
+	if f, ok := errors.AsType[*Fault](err); ok {
+		f.lease = true
+	}
+	return err
+}
+
+// FindLease gives the lease with an id, or the only one whose id begins so or that has this label.
+func FindLease(list []Lease, word string) (*Lease, error) {
+	var found, other *Lease
+	for i := range list {
+		l := &list[i]
+		if l.ID == word {
+			return l, nil
+		}
+		if word != "" && (l.Label == word || strings.HasPrefix(l.ID, word)) {
+			found, other = l, found
+		}
+	}
+	if other != nil {
+		return nil, fmt.Errorf("%w: %s and %s; write a whole id", ErrAlike, other.ID, found.ID)
+	}
+	if found == nil {
+		return nil, fmt.Errorf("%w: %.40q; it may be over; scuda lease list lists them", lease.ErrNone, word)
+	}
+	return found, nil
+}
