@@ -12,6 +12,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/perf/baseline"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/tunnel"
 )
 
@@ -30,6 +31,7 @@ var choices = map[string][]string{
 	"counter":       {string(baseline.Strace), string(baseline.Probes)},
 	"with":          {withAuto, withPyTorch, withKernels},
 	"for":           {"sh", "fish", "dockerfile", "jupyter", "vscode"},
+	"class":         lease.Classes,
 	"worker-uids":   {"auto", "none"},
 	"worker-cgroup": {"auto", "none"},
 }

@@ -14,6 +14,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport"
 )
 
@@ -49,7 +50,8 @@ func adminError(err error) error {
 		return &exitError{exitUnreachable, err}
 	case errors.Is(err, admin.ErrForbidden), errors.Is(err, admin.ErrShutdown):
 		return &exitError{exitRefused, err}
-	case errors.Is(err, admin.ErrSeveral), errors.Is(err, admin.ErrSwitched), errors.Is(err, admin.ErrAmbiguous):
+	case errors.Is(err, admin.ErrSeveral), errors.Is(err, admin.ErrSwitched), errors.Is(err, admin.ErrAmbiguous),
+		errors.Is(err, admin.ErrAlike), errors.Is(err, lease.ErrTerms):
 		return usage(err)
 	}
 	return err
@@ -64,8 +66,9 @@ func newPS() *cobra.Command {
 ` + adminHelp + `
 MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says that
 the session's process has, contexts included. STATE is busy (something was done for it in the last second, or waits to
-be done), idle, open (it uses NVML) or ending. A program in CLIENT, PROGRAM and PID is what the client says. Columns
-that a narrow terminal has no room for are left out, unless --wide is given.
+be done), idle, open (it uses NVML) or ending. LEASE is there where a session has one: its label, else its id. A
+program in CLIENT, PROGRAM and PID is what the client says. Columns that a narrow terminal has no room for are left
+out, unless --wide is given.
 
 --json prints a list, and of each session:
 
@@ -81,6 +84,8 @@ that a narrow terminal has no room for are left out, unless --wide is given.
   gpus             those on which it has memory: index, uuid, memory_bytes
   counted_bytes    what counts against its limit; null without one
   quota_bytes      its limit of GPU memory, 0: none
+  lease            the id of its lease, "": none; lease_label: what its maker calls it
+  share, class     what it is worth beside others (scuda lease create --help)
 
 ` + exitHelp,
 		Example:    "  scuda ps\n  sudo scuda ps --json | jq -r '.[] | select(.idle_seconds > 3600) | .id'",
@@ -108,7 +113,8 @@ that a narrow terminal has no room for are left out, unless --wide is given.
 			if wide {
 				width = 0
 			}
-			return writeTable(out, width, sessionColumns, sessionRows(list))
+			columns, rows := sessionTable(list)
+			return writeTable(out, width, columns, rows)
 		},
 	}
 	adminFlag(cmd)
@@ -123,6 +129,20 @@ var sessionColumns = []column{
 	{name: "PROGRAM", soft: true}, {name: "PID", right: true, spare: 4}, {name: "GPU", spare: 2},
 	{name: "MEMORY", right: true}, {name: "CALLS", right: true, spare: 5}, {name: "STATE", spare: 1},
 	{name: "AGE", right: true},
+}
+
+// sessionTable is a table of sessions, with their leases where some have one.
+func sessionTable(list []admin.Session) (columns []column, rows [][]string) {
+	columns, rows = sessionColumns, sessionRows(list)
+	if !slices.ContainsFunc(list, func(s admin.Session) bool { return s.Lease != "" }) {
+		return columns, rows
+	}
+	columns = append(slices.Clone(columns), column{name: "LEASE", soft: true, spare: 6})
+	for i := range list {
+		s := &list[i]
+		rows[i] = append(rows[i], cmp.Or(transport.Printable(s.Label), s.Lease, "-"))
+	}
+	return columns, rows
 }
 
 // callsColumn is where they have the calls.
