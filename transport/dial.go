@@ -255,6 +255,9 @@ func shake(ctx context.Context, c newcomer, to Target, hello *Hello, preface []b
 	// write.
 	_, werr := c.Write(preface)
 	w, err := ReadWelcome(c)
+	if err == nil && w.Status == StatusWaiting {
+		w, err = await(ctx, c, hello, w)
+	}
 	if err != nil {
 		if werr != nil && !errors.Is(err, ErrMalformed) {
 			err = werr
@@ -273,6 +276,36 @@ func shake(ctx context.Context, c newcomer, to Target, hello *Hello, preface []b
 		return nil, shakeError(ctx, address, ctx.Err())
 	}
 	_ = c.SetDeadline(time.Time{})
+	return w, nil
+}
+
+// await reads what a server says to a client in its queue, up to the answer that is the last. It waits a little longer
+// than the server lets it.
+func await(ctx context.Context, c newcomer, hello *Hello, w *Welcome) (*Welcome, error) {
+	if hello.Wait <= 0 {
+		return nil, malformed("the server lets a client wait that did not offer it")
+	}
+	end := time.Now().Add(min(hello.Wait, LongestWait) + HandshakeTimeout)
+	for w.Status == StatusWaiting {
+		if hello.Waiting != nil {
+			hello.Waiting(*w.Queue)
+		}
+		deadline := time.Now().Add(HandshakeTimeout)
+		if deadline.After(end) {
+			deadline = end
+		}
+		if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+			deadline = d
+		}
+		_ = c.SetDeadline(deadline)
+		if err := ctx.Err(); err != nil { // what it has set is gone
+			return nil, err
+		}
+		var err error
+		if w, err = ReadWelcome(c); err != nil {
+			return nil, err
+		}
+	}
 	return w, nil
 }
 

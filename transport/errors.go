@@ -94,6 +94,10 @@ const (
 	// StatusCapability: one side lacks what the other cannot do without.
 	StatusCapability Status = wire.StatusCapability
 	StatusTLS        Status = wire.StatusTls // the server wants TLS
+
+	// StatusWaiting is of an answer that is not the last: the client is in the queue. It is not in the description: an
+	// older client, which cannot get it, would be refused because of another digest.
+	StatusWaiting Status = 64
 )
 
 // String is the status in a word, as the server's metrics name it.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 )
 
 // Hello is what a client says about itself when it opens a connection.
@@ -50,6 +51,11 @@ type Hello struct {
 	// Of a further connection ([CapTickets]).
 	Ticket  string `json:",omitempty"`
 	Purpose string `json:",omitempty"`
+
+	// How long a client waits at most where the server has no place for it ([CapQueue]); 0: not at all. Waiting is called
+	// with what the server says meanwhile; it may be nil.
+	Wait    time.Duration `json:",omitempty"`
+	Waiting func(Queued)  `json:"-"`
 }
 
 // Versions are the protocol versions that the client speaks.
@@ -100,6 +106,8 @@ type Welcome struct {
 
 	Load *Load `json:",omitempty"` // of an information session
 
+	Queue *Queued `json:",omitempty"` // of an answer with [StatusWaiting], behind which others come
+
 	// Tickets for further connections ([CapTickets]), by purpose.
 	Tickets map[string]string `json:",omitempty"`
 }
@@ -109,6 +117,7 @@ type Load struct {
 	Sessions int     // of CUDA, with those that wait for a worker
 	Places   int     // for such; 0: no limit
 	Mine     int     // those of the client's tenant
+	Waiting  int     `json:",omitempty"` // in the queue for such a place
 	Uptime   float64 // seconds
 	Draining bool    `json:",omitempty"` // it takes no new sessions
 }
@@ -278,8 +287,12 @@ func ReadWelcome(r io.Reader) (*Welcome, error) {
 	version := le.Uint32(fixed[len(Magic):])
 	w := &Welcome{Status: Status(le.Uint32(fixed[len(Magic)+4:]))}
 	n := le.Uint32(fixed[len(Magic)+8:])
-	if n > MaxWelcome {
-		return nil, malformed("welcome of %d bytes, the limit is %d", n, MaxWelcome)
+	most := uint32(MaxWelcome)
+	if w.Status == StatusWaiting {
+		most = MaxWaiting
+	}
+	if n > most {
+		return nil, malformed("welcome of %d bytes, the limit is %d", n, most)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
@@ -296,6 +309,11 @@ func ReadWelcome(r io.Reader) (*Welcome, error) {
 		return nil, malformed("welcome: %s", Printable(err.Error()))
 	}
 	w.Status, w.Protocol = status, version
+	if status == StatusWaiting {
+		if err := w.Queue.check(); err != nil {
+			return nil, err
+		}
+	}
 	if len(w.Devices) > MaxDevices {
 		return nil, malformed("welcome with %d devices, the limit is %d", len(w.Devices), MaxDevices)
 	}

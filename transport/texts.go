@@ -35,6 +35,9 @@ func (w *Welcome) printable() {
 	for _, s := range []*string{&w.Error, &w.Version, &w.Digest, &w.Driver, &w.NoRDMA, &w.GPU, &w.Tenant} {
 		*s = Printable(*s)
 	}
+	if w.Queue != nil {
+		w.Queue.Reason = Printable(w.Queue.Reason)
+	}
 	for i := range w.Devices {
 		d := &w.Devices[i]
 		d.Name, d.PCIBusID = Printable(d.Name), Printable(d.PCIBusID)

@@ -70,16 +70,18 @@ const (
 	CapResume = "resume"
 	// CapTickets: further connections are opened with a ticket, which is for one purpose and can be used once.
 	CapTickets = "tickets"
+	// CapQueue: a server without a place lets a client wait that says how long it is ready to.
+	CapQueue = "queue"
 )
 
 // capabilityTexts say in a refusal what the other side is asked for.
 var capabilityTexts = map[string]string{
 	CapCorrelation: "correlation words in commands", CapResume: "lines that outlive their sockets",
-	CapTickets: "tickets for further connections",
+	CapTickets: "tickets for further connections", CapQueue: "a queue for its places",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
-func Offered() []string { return []string{CapCorrelation, CapTickets} }
+func Offered() []string { return []string{CapCorrelation, CapTickets, CapQueue} }
 
 // CapabilityError is a peer that lacks something without which the other side does not go on.
 type CapabilityError struct {
