@@ -13,6 +13,7 @@ var ErrLimit = errors.New("bad limit")
 // Limits bound what one tenant of a server gets. 0 means that there is no bound, unless it is said otherwise.
 type Limits struct {
 	Sessions     uint64        // CUDA sessions of the tenant at once
+	Queue        uint64        // CUDA clients of the tenant that may wait; 0: its share, where there are other tenants
 	NVML         uint64        // NVML sessions of the tenant at once; 0: its share, where there are other tenants
 	VRAM         Size          // of the GPUs, for each session
 	TenantVRAM   Size          // of the GPUs, for all sessions of the tenant together
@@ -35,6 +36,8 @@ type Limit struct {
 var LimitTable = []Limit{
 	{"max-sessions-per-tenant", "N", "CUDA sessions of one tenant at once",
 		func(l *Limits) any { return &l.Sessions }},
+	{"max-queue-per-tenant", "N", "programs of one tenant that wait for a CUDA session; 0: where there are several, a " +
+		"quarter of --max-queue", func(l *Limits) any { return &l.Queue }},
 	{"max-nvml-sessions-per-tenant", "N", "NVML sessions of one tenant at once; 0: where there are several, a quarter " +
 		"of --max-nvml-sessions", func(l *Limits) any { return &l.NVML }},
 	{"max-vram", "SIZE", "of GPU memory for each session, on all GPUs together",

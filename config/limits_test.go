@@ -38,7 +38,7 @@ func TestLimits(t *testing.T) {
 	}
 	var l Limits
 	for name, value := range map[string]string{
-		"max-sessions-per-tenant": "3", "max-nvml-sessions-per-tenant": "5", "max-vram": "1GiB",
+		"max-sessions-per-tenant": "3", "max-queue-per-tenant": "4", "max-nvml-sessions-per-tenant": "5", "max-vram": "1GiB",
 		"max-vram-per-tenant": "4GiB",
 		"max-host-memory":     "2GiB", "max-pinned-memory": "3GiB",
 		"idle-timeout": "1h", "work-timeout": "2h",
@@ -48,7 +48,7 @@ func TestLimits(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if want := (Limits{3, 5, GiB, 4 * GiB, 2 * GiB, 3 * GiB, time.Hour, 2 * time.Hour}); l != want {
+	if want := (Limits{3, 4, 5, GiB, 4 * GiB, 2 * GiB, 3 * GiB, time.Hour, 2 * time.Hour}); l != want {
 		t.Errorf("%+v", l)
 	}
 }

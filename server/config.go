@@ -36,6 +36,7 @@ const (
 const (
 	DefaultNVML      = 512
 	DefaultPerClient = 256
+	DefaultQueue     = 256
 )
 
 // DefaultCache is the module cache's bound where a [Config] says nothing.
@@ -103,6 +104,11 @@ type Config struct {
 	MaxNVML     int // NVML sessions at once, 0: [DefaultNVML], negative: no limit
 	// sessions of one address at once, of each kind; 0: [DefaultPerClient], negative: no limit
 	MaxPerClient int
+	// CUDA clients that wait for a place, 0: [DefaultQueue], negative: nobody does
+	MaxQueue int
+	// bytes of the GPUs' memory that are kept for sessions with a limit of it: one for which there is not as much left
+	// waits; 0: nothing is kept
+	KeptVRAM uint64
 	// how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 	Drain time.Duration
 
@@ -141,6 +147,7 @@ func (c Config) withDefaults() Config {
 	}
 	c.MaxNVML = cmp.Or(c.MaxNVML, DefaultNVML)
 	c.MaxPerClient = cmp.Or(c.MaxPerClient, DefaultPerClient)
+	c.MaxQueue = cmp.Or(c.MaxQueue, DefaultQueue)
 	if c.Limits == nil {
 		usual := config.DefaultLimits()
 		c.Limits = &usual

@@ -67,7 +67,7 @@ type desk struct{ *supervisor }
 func (s desk) Status() admin.Status {
 	st := admin.Status{
 		Version: release.Version(), Address: s.cfg.Listener.Addr().String(), PID: os.Getpid(), Started: s.started,
-		Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil,
+		Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil, Waiting: s.waiting.length(),
 	}
 	for kind, to := range map[sessionKind]*admin.Places{cudaSession: &st.CUDA, nvmlSession: &st.NVML} {
 		to.Taken, to.Limit, _ = s.sessions.places(kind, "")
@@ -184,6 +184,7 @@ func (s desk) Drain(on bool) error {
 	if on {
 		value = 1
 		s.log.Info("an administrator drains the server: it takes no new sessions")
+		s.closedQueue()
 	} else {
 		s.log.Info("the server takes new sessions again")
 	}

@@ -84,6 +84,18 @@ func (s *supervisor) withdrawn(who bearer) *ending {
 	return leaseEnding(err)
 }
 
+// refused is withdrawn for who has no session yet.
+func (s *supervisor) refused(who bearer) error {
+	if who.lease != "" {
+		_, err := s.terms(who)
+		return err
+	}
+	if !s.cfg.Tenants.Holds(who.Identity) {
+		return transport.ErrToken
+	}
+	return nil
+}
+
 // leaseEnding is the end of a session whose lease is over.
 func leaseEnding(err error) *ending {
 	return &ending{err.Error(), "the session ends: " + err.Error()}
@@ -95,8 +107,10 @@ func (s *supervisor) leaseOver(e *lease.OverError) {
 	s.log.Info("a lease has expired", "lease", e.Lease.ID, "label", e.Lease.Label, "tenant", e.Lease.Tenant, "sessions", n)
 }
 
-// endLease ends the sessions under a lease, and gives them. It does not wait for that.
+// endLease ends the sessions under a lease, and gives them. It does not wait for that. Who waits for a place under it
+// waits no longer.
 func (s *supervisor) endLease(id string, why error) (list []*session) {
+	s.waiting.review(func(w *waiter) error { return s.refused(w.who) })
 	for _, x := range s.sessions.all() {
 		if x.who.lease == id {
 			s.end(x, leaseEnding(why))

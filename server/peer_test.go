@@ -34,7 +34,7 @@ func tcpPair(t *testing.T) (here, there *net.TCPConn) {
 // A client that goes away while it waits ends the wait; one that stays keeps what it has sent.
 func TestWhilePeerStays(t *testing.T) {
 	here, there := tcpPair(t)
-	ctx, attended := whilePeerStays(t.Context(), here)
+	ctx, attended := whilePeerStays(t.Context(), here, false)
 	if _, err := io.WriteString(there, "early"); err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,20 @@ func TestWhilePeerStays(t *testing.T) {
 		t.Errorf("what the client has sent: %q, %v", b, err)
 	}
 
-	ctx, attended = whilePeerStays(t.Context(), here)
+	ctx, attended = whilePeerStays(t.Context(), here, true)
+	if _, err := io.WriteString(there, "early"); err != nil {
+		t.Fatal(err)
+	}
+	<-ctx.Done()
+	attended()
+	if err := context.Cause(ctx); !errors.Is(err, errPeerSpoke) {
+		t.Errorf("a client that says something where it is not to: %v", err)
+	}
+	if _, err := io.ReadFull(here, b); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, attended = whilePeerStays(t.Context(), here, false)
 	defer attended()
 	there.Close()
 	<-ctx.Done()

@@ -54,9 +54,9 @@ func (s *sessions) processes(tenant string, of client) (list []nvmldispatch.Proc
 	return list
 }
 
-// memory is what a tenant's limits leave of a GPU for the machine of of. What counts is what the tenant has where all
+// memoryOf is what a tenant's limits leave of a GPU for the machine of of. What counts is what the tenant has where all
 // of its sessions share a limit, else what the sessions of that machine have.
-func (s *sessions) memory(tenant string, of client, limits *config.Limits) nvmldispatch.Memory {
+func (s *sessions) memoryOf(tenant string, of client, limits *config.Limits) nvmldispatch.Memory {
 	m := nvmldispatch.Memory{Limit: uint64(limits.MostVRAM())}
 	if m.Limit == 0 {
 		return m

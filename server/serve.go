@@ -32,6 +32,7 @@ type supervisor struct {
 	pools    *pools
 	places   *places
 	sessions sessions
+	waiting  waiting
 	draining atomic.Bool // the server shuts down
 	held     atomic.Bool // an administrator wants no new sessions
 	started  time.Time
@@ -81,6 +82,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, nobody) }}
 	s.readGPUs, s.gpuTurn = remember(s.gpus.read), make(chan struct{}, 1)
 	s.sessions.init(cfg.MaxSessions, cfg.MaxNVML, cfg.MaxPerClient)
+	s.sessions.memory = cfg.KeptVRAM
 	var err error
 	if _, s.board, err = board.New(); err != nil {
 		return err
@@ -102,6 +104,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer port.Close()
+	s.waiting.sessions, s.waiting.metrics = &s.sessions, s.metrics
 	warm, cool := context.WithCancel(ctx)
 	defer cool()
 	broken := make(chan error, 1)
@@ -161,6 +164,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	case <-ctx.Done():
 		s.draining.Store(true)
 		s.metrics.Draining.Set(1)
+		s.closedQueue()
 		cfg.Listener.Close()
 		<-accepting //nolint:errcheck // it says that the listener was closed
 	case err = <-accepting:
@@ -408,6 +412,7 @@ func (s *supervisor) serveInfo(c arrival) error {
 	const idle, most = 30 * time.Second, 4096
 	w := s.welcome(c, s.facts.Load())
 	w.Load = &transport.Load{Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil}
+	w.Load.Waiting = s.waiting.length()
 	w.Load.Sessions, w.Load.Places, w.Load.Mine = s.sessions.places(cudaSession, c.who.Name)
 	if err := sendWelcome(c, w); err != nil {
 		return nil // the peer is gone: there is nobody to tell

@@ -26,6 +26,7 @@ import (
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/queue"
 	"scuda.dev/scuda/transport"
 )
 
@@ -51,10 +52,12 @@ type session struct {
 type sessions struct {
 	limits    [kinds]int // 0: none
 	perClient int        // limit of one client's sessions of a kind, 0: none
+	memory    uint64     // of the GPUs', that may be kept for CUDA sessions in all; 0: any
 
 	mu       sync.Mutex
 	byID     map[string]*session
 	taken    [kinds]int
+	kept     uint64                       // of that memory
 	byClient map[netip.Prefix]*[kinds]int // places taken
 	byTenant map[string]*[kinds]int       // the same by tenant
 	byLease  map[string]uint32            // those of CUDA under each lease
@@ -95,6 +98,7 @@ type place struct {
 	tenant string
 	lease  string // "": none
 	most   uint32 // CUDA sessions of the lease; 0: any number
+	memory uint64 // of the GPUs', that is kept for it; 0: none
 }
 
 // shareOfNVML is the part of the places for NVML that one of several tenants gets unless its limit says more.
@@ -113,23 +117,32 @@ func (s *sessions) perTenant(k sessionKind, l *config.Limits, sole bool) uint64 
 
 // admit takes a place for a session of a client, whose tenant may have so many (0: any number).
 func (s *sessions) admit(p place, perTenant uint64) error {
+	_, err := s.try(p, perTenant)
+	return err
+}
+
+// try is admit that says for whom there is no place.
+func (s *sessions) try(p place, perTenant uint64) (queue.Verdict, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, of := p.kind, p.client
 	mine, tenants := s.byClient[of], s.byTenant[p.tenant]
 	switch {
 	case s.limits[k] > 0 && s.taken[k] >= s.limits[k]:
-		return refusef(transport.StatusBusy, "%d of %d %v sessions are taken (%s)", s.taken[k], s.limits[k], k,
+		return queue.Full, refusef(transport.StatusBusy, "%d of %d %v sessions are taken (%s)", s.taken[k], s.limits[k], k,
 			[kinds]string{"--max-sessions", "--max-nvml-sessions"}[k])
 	case mine != nil && s.perClient > 0 && mine[k] >= s.perClient:
-		return refusef(transport.StatusBusy,
+		return queue.Own, refusef(transport.StatusBusy,
 			"clients of %v have %d %v sessions, which is what --max-sessions-per-client allows", of, mine[k], k)
 	case tenants != nil && perTenant > 0 && uint64(tenants[k]) >= perTenant:
-		return refusef(transport.StatusBusy, "tenant %s has %d %v sessions, which is what its %s allows", p.tenant,
-			tenants[k], k, [kinds]string{"max-sessions-per-tenant", "max-nvml-sessions-per-tenant"}[k])
+		return queue.Own, refusef(transport.StatusBusy, "tenant %s has %d %v sessions, which is what its %s allows",
+			p.tenant, tenants[k], k, [kinds]string{"max-sessions-per-tenant", "max-nvml-sessions-per-tenant"}[k])
 	case k == cudaSession && p.lease != "" && p.most > 0 && s.byLease[p.lease] >= p.most:
-		return refusef(transport.StatusBusy, "lease %s has %d CUDA sessions, which is what its --sessions allows", p.lease,
-			s.byLease[p.lease])
+		return queue.Own, refusef(transport.StatusBusy,
+			"lease %s has %d CUDA sessions, which is what its --sessions allows", p.lease, s.byLease[p.lease])
+	case s.memory > 0 && s.kept+min(p.memory, s.memory) > s.memory:
+		return queue.Memory, refusef(transport.StatusBusy, "%v of GPU memory are kept for sessions, %v more are more than "+
+			"the %v of --max-vram-kept", config.Size(s.kept), config.Size(p.memory), config.Size(s.memory))
 	}
 	if mine == nil {
 		mine = new([kinds]int)
@@ -144,8 +157,9 @@ func (s *sessions) admit(p place, perTenant uint64) error {
 	if k == cudaSession && p.lease != "" {
 		s.byLease[p.lease]++
 	}
+	s.kept += min(p.memory, s.memory)
 	s.count(p, 1)
-	return nil
+	return queue.Admitted, nil
 }
 
 // leave gives a place back.
@@ -165,6 +179,7 @@ func (s *sessions) leave(p place) {
 			delete(s.byLease, p.lease)
 		}
 	}
+	s.kept -= min(p.memory, s.memory)
 	s.count(p, -1)
 }
 
@@ -305,7 +320,6 @@ func (s *supervisor) openNVML(c arrival, log *slog.Logger) error {
 func (s *supervisor) serveSession(
 	c arrival, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error),
 ) error {
-	began := time.Now()
 	if err := s.closed(); err != nil {
 		return err
 	}
@@ -315,17 +329,25 @@ func (s *supervisor) serveSession(
 	}
 	limits := s.cfg.Tenants.Limits(c.who.Name, *s.cfg.Limits)
 	limits.VRAM = config.Lower(limits.VRAM, terms.Memory)
-	mine := place{kindOf(nvml), door.Peer(c.RemoteAddr()), c.who.Name, c.who.lease, terms.Sessions}
-	perTenant := s.sessions.perTenant(mine.kind, &limits, s.soleTenant())
-	if err := s.sessions.admit(mine, perTenant); err != nil {
+	mine := place{
+		kind: kindOf(nvml), client: door.Peer(c.RemoteAddr()), tenant: c.who.Name, lease: c.who.lease, most: terms.Sessions,
+	}
+	if !nvml {
+		mine.memory = uint64(limits.MostVRAM())
+	}
+	leave, err := s.takePlace(c, log, mine, terms)
+	if err != nil {
 		return err
 	}
-	leave := sync.OnceFunc(func() { s.sessions.leave(mine) })
 	defer leave()
+	began := time.Now()
 	if err := s.closed(); err != nil { // somebody has begun to wait until the last place is free
 		return err
 	}
-	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer))
+	if err := s.refused(c.who); err != nil { // it waited, and its credential was withdrawn meanwhile
+		return err
+	}
+	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer), false)
 	p, err := worker(ctx)
 	attended()
 	if err != nil {
@@ -355,7 +377,7 @@ func (s *supervisor) serveSession(
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
 		who := func() processList {
-			return processList{s.sessions.processes(x.who.Name, x.client), s.sessions.memory(x.who.Name, x.client, &limits)}
+			return processList{s.sessions.processes(x.who.Name, x.client), s.sessions.memoryOf(x.who.Name, x.client, &limits)}
 		}
 		p.who.Store(&who)
 	} else {
@@ -468,12 +490,16 @@ func (s *supervisor) serveSession(
 	return nil
 }
 
-// errPeerGone ends the wait for a worker.
-var errPeerGone = errors.New("the client went away while it waited for a worker")
+// What ends the wait for a worker, or for a place.
+var (
+	errPeerGone  = errors.New("the client went away while it waited")
+	errPeerSpoke = refusef(transport.StatusMalformed, "a client in the queue sends something")
+)
 
 // whilePeerStays gives a context that ends when c's peer closes the connection, so that nobody makes a worker for it.
-// The function that it gives ends the watch; what the peer has sent stays unread.
-func whilePeerStays(ctx context.Context, c *net.TCPConn) (context.Context, func()) {
+// The function that it gives ends the watch; what the peer has sent stays unread. It also ends when the peer sends
+// something, where that is not to.
+func whilePeerStays(ctx context.Context, c *net.TCPConn, silent bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -483,17 +509,20 @@ func whilePeerStays(ctx context.Context, c *net.TCPConn) (context.Context, func(
 	go func() {
 		defer close(done)
 		var peek [1]byte
-		gone := false
+		gone, spoke := false, false
 		_ = raw.Read(func(fd uintptr) bool {
 			n, _, err := unix.Recvfrom(int(fd), peek[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 				return false
 			}
-			gone = n <= 0
+			gone, spoke = n <= 0, n > 0
 			return true
 		})
-		if gone {
+		switch {
+		case gone:
 			cancel(errPeerGone)
+		case spoke && silent:
+			cancel(errPeerSpoke)
 		}
 	}()
 	return ctx, func() {

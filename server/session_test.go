@@ -40,10 +40,10 @@ func TestAdmit(t *testing.T) {
 		{nvmlSession, a, false, "3 of 3 NVML sessions are taken (--max-nvml-sessions)"},
 	} {
 		if c.leaves {
-			s.leave(place{c.kind, c.of, "", "", 0})
+			s.leave(place{kind: c.kind, client: c.of})
 			continue
 		}
-		err := s.admit(place{c.kind, c.of, "", "", 0}, 0)
+		err := s.admit(place{kind: c.kind, client: c.of}, 0)
 		var r *refusal
 		if c.refused == "" && err != nil || c.refused != "" && (!errors.As(err, &r) || r.status != transport.StatusBusy ||
 			!strings.Contains(err.Error(), c.refused)) {
@@ -57,7 +57,7 @@ func TestAdmit(t *testing.T) {
 	}
 	for k, of := range map[sessionKind][]netip.Prefix{cudaSession: {a, a, b}, nvmlSession: {a, b, b}} {
 		for _, p := range of {
-			s.leave(place{k, p, "", "", 0})
+			s.leave(place{kind: k, client: p})
 		}
 	}
 	<-s.empty()
@@ -66,7 +66,7 @@ func TestAdmit(t *testing.T) {
 	}
 	s.init(0, 0, 0)
 	for range 10000 {
-		if err := s.admit(place{nvmlSession, a, "", "", 0}, 0); err != nil {
+		if err := s.admit(place{kind: nvmlSession, client: a}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestAdmit(t *testing.T) {
 func TestAdmitLease(t *testing.T) {
 	var s sessions
 	s.init(0, 0, 0)
-	of := func(k sessionKind, id string, most uint32) place { return place{k, netip.Prefix{}, "a", id, most} }
+	of := func(k sessionKind, id string, most uint32) place { return place{kind: k, tenant: "a", lease: id, most: most} }
 	for i, c := range []struct {
 		p       place
 		leaves  bool
@@ -129,7 +129,7 @@ func TestAdmitTenant(t *testing.T) {
 		{"a", cudaSession, false}, {"a", cudaSession, false}, {"a", cudaSession, true}, {"a", nvmlSession, false},
 		{"b", cudaSession, false}, {"a", cudaSession, true},
 	} {
-		p := place{c.kind, from(i), c.tenant, "", 0}
+		p := place{kind: c.kind, client: from(i), tenant: c.tenant}
 		err := s.admit(p, 2)
 		if r := (*refusal)(nil); (err != nil) != c.refused || c.refused && (!errors.As(err, &r) ||
 			r.status != transport.StatusBusy || !strings.Contains(err.Error(), "tenant a has 2 CUDA sessions")) {
@@ -176,7 +176,7 @@ func TestPlacesForNVML(t *testing.T) {
 			most := s.perTenant(nvmlSession, &config.Limits{Sessions: 1, NVML: c.limit}, c.sole)
 			got := 0
 			for i := range 100 {
-				err := s.admit(place{nvmlSession, from(i), "a", "", 0}, most)
+				err := s.admit(place{kind: nvmlSession, client: from(i), tenant: "a"}, most)
 				if err == nil {
 					got++
 				} else if r := (*refusal)(nil); !errors.As(err, &r) || r.status != transport.StatusBusy {
@@ -187,7 +187,7 @@ func TestPlacesForNVML(t *testing.T) {
 				t.Errorf("%d places, not %d", got, c.gets)
 			}
 			if c.gets < c.places {
-				if err := s.admit(place{nvmlSession, from(0), "b", "", 0}, most); err != nil {
+				if err := s.admit(place{kind: nvmlSession, client: from(0), tenant: "b"}, most); err != nil {
 					t.Errorf("another tenant: %v", err)
 				}
 			}

@@ -124,5 +124,6 @@ func (s *supervisor) reload(ctx context.Context) {
 				s.end(x, e)
 			}
 		})
+		s.waiting.review(func(w *waiter) error { return s.refused(w.who) })
 	}
 }

@@ -40,8 +40,9 @@ type infoFacts struct {
 
 // infoLoad is how full the server is.
 type infoLoad struct {
-	Taken    int     `json:"taken"`  // of CUDA, with those that wait for a worker
-	Places   int     `json:"places"` // 0: no limit
+	Taken    int     `json:"taken"`   // of CUDA, with those that wait for a worker
+	Places   int     `json:"places"`  // 0: no limit
+	Waiting  int     `json:"waiting"` // programs in the queue for such a place
 	Mine     int     `json:"of_this_tenant"`
 	Uptime   float64 `json:"server_uptime_seconds"`
 	Draining bool    `json:"draining"` // it takes no new ones
@@ -121,7 +122,7 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 		RoundTripUS: float64(trip.Nanoseconds()) / 1e3, Devices: []infoDevice{},
 	}
 	if l := w.Load; l != nil {
-		f.Sessions = &infoLoad{l.Sessions, l.Places, l.Mine, l.Uptime, l.Draining}
+		f.Sessions = &infoLoad{l.Sessions, l.Places, l.Waiting, l.Mine, l.Uptime, l.Draining}
 	}
 	for _, d := range w.Devices {
 		u := d.UUID
@@ -167,6 +168,9 @@ func (f *infoFacts) print(out io.Writer) {
 	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
 	if l := f.Sessions; l != nil {
 		more := ""
+		if l.Waiting > 0 {
+			more = "; " + inQueue(l.Waiting)
+		}
 		if l.Draining {
 			more = "; it takes no new ones"
 		}

@@ -68,7 +68,7 @@ MEMORY is of GPUs: what counts against the session's limit, and the limit; witho
 the session's process has, contexts included. STATE is busy (something was done for it in the last second, or waits to
 be done), idle, open (it uses NVML) or ending. LEASE is there where a session has one: its label, else its id. A
 program in CLIENT, PROGRAM and PID is what the client says. Columns that a narrow terminal has no room for are left
-out, unless --wide is given.
+out, unless --wide is given. Programs that wait for a place (--max-queue of scuda serve) are counted below.
 
 --json prints a list, and of each session:
 
@@ -105,16 +105,26 @@ out, unless --wide is given.
 			if asJSON {
 				return writeJSON(out, list)
 			}
+			st, err := c.Status(cmd.Context())
+			if err != nil {
+				return adminError(err)
+			}
 			if len(list) == 0 {
 				fmt.Fprintln(out, "no sessions")
-				return nil
+			} else {
+				width := columns(out)
+				if wide {
+					width = 0
+				}
+				columns, rows := sessionTable(list)
+				if err := writeTable(out, width, columns, rows); err != nil {
+					return err
+				}
 			}
-			width := columns(out)
-			if wide {
-				width = 0
+			if st.Waiting > 0 {
+				fmt.Fprintln(out, inQueue(st.Waiting))
 			}
-			columns, rows := sessionTable(list)
-			return writeTable(out, width, columns, rows)
+			return nil
 		},
 	}
 	adminFlag(cmd)

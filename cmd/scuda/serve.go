@@ -29,7 +29,8 @@ import (
 // serveFlags are the options of `scuda serve`, beside -l (token-file and log have a meaning for clients, too).
 var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
-	"max-sessions-per-client", "max-nvml-sessions", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
+	"max-sessions-per-client", "max-queue", "max-vram-kept", "max-nvml-sessions",
+	"isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics", "admin",
 	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
 }, append(limitNames(), workerFlags...)...)
@@ -68,6 +69,8 @@ type serveOptions struct {
 	share     bool
 	sessions  int
 	client    int
+	queue     int
+	kept      config.Size
 	isolation string
 	profile   string
 	nvml      int
@@ -169,6 +172,11 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.sessions, "max-sessions", 0, "`N` clients at once, 0: no limit")
 	f.IntVar(&o.client, "max-sessions-per-client", server.DefaultPerClient,
 		"`N` CUDA sessions, and as many of NVML, of one address at once (IPv6: of its /64), 0: no limit")
+	f.IntVar(&o.queue, "max-queue", server.DefaultQueue,
+		"`N` programs at once that wait for one of these places; 0: nobody waits, who has no place is refused")
+	f.Var(&o.kept, "max-vram-kept", "`SIZE` of GPU memory that is kept for sessions with a limit of it (--max-vram): who "+
+		"finds less left waits; 0: nothing is kept")
+	f.Lookup("max-vram-kept").DefValue = "0"
 	f.IntVar(&o.nvml, "max-nvml-sessions", server.DefaultNVML, "`N` programs at once that use NVML, 0: no limit")
 	o.limits = config.DefaultLimits()
 	for i := range config.LimitTable {
@@ -248,15 +256,15 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if _, err := sim.ParseSpec(sim.Config{}, spec); err != nil {
 		return nil, fmt.Errorf("--gpu %s: %w", o.gpu, err)
 	}
-	if o.sessions < 0 || o.warm < 0 || o.client < 0 || o.nvml < 0 {
+	if min(o.sessions, o.warm, o.client, o.nvml, o.queue) < 0 {
 		return nil, errors.New(
-			"--max-sessions, --max-sessions-per-client, --max-nvml-sessions and --warm cannot be negative")
+			"--max-sessions, --max-sessions-per-client, --max-nvml-sessions, --max-queue and --warm cannot be negative")
 	}
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
 		CacheBytes: int64(o.cacheSize), ShareImages: o.share,
 		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits, Admin: o.admin}
-	c.MaxPerClient, c.MaxNVML = limit(o.client), limit(o.nvml)
+	c.MaxPerClient, c.MaxNVML, c.MaxQueue, c.KeptVRAM = limit(o.client), limit(o.nvml), limit(o.queue), uint64(o.kept)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all
 	}

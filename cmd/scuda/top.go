@@ -240,10 +240,21 @@ func (v *viewer) sort(list []admin.Session, rates map[string]float64) {
 func summary(st *admin.Status) string {
 	text := fmt.Sprintf("scuda %s on %s, up %s: %s of CUDA, %d of NVML", st.Version, st.Address, age(st.Uptime),
 		taken(st.CUDA.Taken, st.CUDA.Limit), st.NVML.Taken)
+	if st.Waiting > 0 {
+		text += "; " + inQueue(st.Waiting)
+	}
 	if st.Draining {
 		text += "; takes no new ones"
 	}
 	return text
+}
+
+// inQueue says how many programs wait.
+func inQueue(n int) string {
+	if n == 1 {
+		return "1 program waits for a place"
+	}
+	return fmt.Sprintf("%d programs wait for a place", n)
 }
 
 // taken says how many of so many there may be.

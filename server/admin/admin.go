@@ -87,6 +87,7 @@ type Status struct {
 	Draining bool      `json:"draining"` // it takes no new sessions
 	CUDA     Places    `json:"cuda_sessions"`
 	NVML     Places    `json:"nvml_sessions"`
+	Waiting  int       `json:"waiting"` // programs in the queue for a CUDA session
 }
 
 // Server is what the interface shows and commands. Its methods are called by several goroutines at once.

@@ -46,6 +46,8 @@ type Server struct {
 	WorkerStarts   prometheus.Histogram
 	WorkerFailures prometheus.Counter
 	Draining       prometheus.Gauge
+	Waiting        *prometheus.GaugeVec     // class
+	Waited         *prometheus.HistogramVec // class, outcome
 
 	registry *prometheus.Registry
 	driver   *prometheus.GaugeVec
@@ -79,6 +81,10 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 		Draining: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "scuda_draining", Help: "Whether the server is shutting down and takes no new sessions (1).",
 		}),
+		Waiting: gauges("scuda_admission_waiting", "Programs that wait for a CUDA session's place, by class.", "class"),
+		Waited: prometheus.NewHistogramVec(waits("scuda_admission_wait_seconds",
+			"Time that programs waited for a place which did not have one at once, by class and by what came of it."),
+			[]string{"class", "outcome"}),
 		registry: prometheus.NewRegistry(),
 		driver: gauges("scuda_driver_info",
 			"The driver that serves, as the newest worker saw it: gpu is real or sim.", "driver", "cuda", "gpu"),
@@ -94,6 +100,7 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	s.Workers.WithLabelValues(StateBusy)
 	info := gauges("scuda_build_info", "The release of scuda and its API description.", "version", "goversion", "api")
 	info.WithLabelValues(b.Version, runtime.Version(), b.Digest).Set(1)
+	s.registry.MustRegister(s.Waiting, s.Waited)
 	s.registry.MustRegister(&s.Pages, s.Sessions, s.Tenants, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers,
 		s.WorkerStarts, s.WorkerFailures, s.Draining, s.driver, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -101,6 +108,20 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 		s.registry.MustRegister(GPUs{readGPUs})
 	}
 	return s
+}
+
+// What comes of a wait for a place.
+const (
+	WaitAdmitted = "admitted"
+	WaitRefused  = "refused" // it lasted too long, or the server takes nobody any more
+	WaitLeft     = "left"    // the client went away
+)
+
+// waits are a histogram's options for times that people wait: classic buckets of 1 s to 36 hours.
+func waits(name, help string) prometheus.HistogramOpts {
+	o := Times(name, help)
+	o.Buckets = prometheus.ExponentialBuckets(1, 2, 18)
+	return o
 }
 
 // States of workers.

@@ -194,7 +194,7 @@ func (q *Queue) Admit(now time.Time, try func(*Waiter) Verdict) (admitted []*Wai
 func (q *Queue) next(now time.Time, try func(*Waiter) Verdict) *Waiter {
 	q.sort(now)
 	var short []*Waiter // of memory
-	for _, w := range q.waiting {
+	for i, w := range q.waiting {
 		switch w.verdict = try(w); w.verdict {
 		case Admitted:
 			for _, s := range short {
@@ -204,10 +204,12 @@ func (q *Queue) next(now time.Time, try func(*Waiter) Verdict) *Waiter {
 			}
 			return w
 		case Full:
+			q.behind(i)
 			return nil
 		case Memory:
 			if !w.passed.IsZero() && now.Sub(w.passed) >= Patience {
-				return nil // what comes free is kept for it
+				q.behind(i) // what comes free is kept for it
+				return nil
 			}
 			short = append(short, w)
 		}
@@ -215,10 +217,19 @@ func (q *Queue) next(now time.Time, try func(*Waiter) Verdict) *Waiter {
 	return nil
 }
 
-// Ended says that a session of a tenant's, which began so long ago, is over.
+// behind gives those behind one whom they must not pass its verdict.
+func (q *Queue) behind(i int) {
+	for _, w := range q.waiting[i+1:] {
+		w.verdict = q.waiting[i].verdict
+	}
+}
+
+// Ended says that a session of a tenant's, which began so long ago, is over; 0: it never was one.
 func (q *Queue) Ended(now time.Time, tenant string, lasted time.Duration) {
 	q.uses.end(tenant, now)
-	q.lives.add(lasted)
+	if lasted > 0 {
+		q.lives.add(lasted)
+	}
 }
 
 // Position is how a waiter stands.

@@ -218,12 +218,12 @@ func TestPositions(t *testing.T) {
 	q.Ended(start, "a", time.Minute)
 	known := enter(t, &q, start, of("a"), classed("b", High, 1), of("c"))
 	q.Admit(start, func(w *Waiter) Verdict {
-		if w.Tenant == "a" {
+		if w.Tenant == "b" {
 			return Own
 		}
 		return Full
 	})
-	want := map[int]Position{1: {1, 3, time.Minute / 2}, 0: {2, 3, 0}, 2: {3, 3, 0}}
+	want := map[int]Position{1: {1, 3, 0}, 0: {2, 3, time.Minute}, 2: {3, 3, time.Minute * 3 / 2}}
 	got := map[int]Position{}
 	for w, p := range q.Positions(start, 2) {
 		got[known[w]] = p
