@@ -76,7 +76,9 @@ func TestAdmit(t *testing.T) {
 func TestAdmitLease(t *testing.T) {
 	var s sessions
 	s.init(0, 0, 0)
-	of := func(k sessionKind, id string, most uint32) place { return place{kind: k, tenant: "a", lease: id, most: most} }
+	of := func(k sessionKind, id string, most uint32) place {
+		return place{kind: k, tenant: "a", lease: id, most: most}
+	}
 	for i, c := range []struct {
 		p       place
 		leaves  bool
