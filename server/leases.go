@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/tenant"
@@ -66,6 +67,13 @@ func (s *supervisor) terms(who bearer) (lease.Terms, error) {
 		return lease.Terms{}, refusef(transport.StatusToken, "%w", err)
 	}
 	return l.Terms, nil
+}
+
+// limits are those of a session under terms.
+func (s *supervisor) limits(who bearer, terms *lease.Terms) config.Limits {
+	l := s.cfg.Tenants.Limits(who.Name, *s.cfg.Limits)
+	l.VRAM = config.Lower(l.VRAM, terms.Memory)
+	return l
 }
 
 // withdrawn says why who was admitted may not go on; nil: they may.

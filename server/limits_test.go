@@ -101,6 +101,10 @@ func TestMemoryOfATenant(t *testing.T) {
 				limit, used)
 		}
 	}
+	s.token = []byte("alice-token")
+	if m := s.open(transport.KindInfo).welcome.Devices[0].TotalMem; m != 8<<20 {
+		t.Errorf("scuda info is told of %d bytes", m)
+	}
 	seen("alice", 8, 7)
 	seen("bob", 32, 1)
 	s.token = []byte("alice-token")

@@ -410,7 +410,12 @@ func sendWelcome(c peer, w *transport.Welcome) error {
 // client's credential is good.
 func (s *supervisor) serveInfo(c arrival) error {
 	const idle, most = 30 * time.Second, 4096
-	w := s.welcome(c, s.facts.Load())
+	terms, err := s.terms(c.who)
+	if err != nil {
+		return err
+	}
+	w, limits := s.welcome(c, s.facts.Load()), s.limits(c.who, &terms)
+	w.Devices = devicesWithin(w.Devices, uint64(limits.MostVRAM()))
 	w.Load = &transport.Load{Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil}
 	w.Load.Waiting = s.waiting.length()
 	w.Load.Sessions, w.Load.Places, w.Load.Mine = s.sessions.places(cudaSession, c.who.Name)

@@ -317,6 +317,18 @@ func (s *supervisor) openNVML(c arrival, log *slog.Logger) error {
 	})
 }
 
+// devicesWithin are devices with no more memory than a quota; 0: none. The client answers cuDeviceTotalMem by this.
+func devicesWithin(devices []transport.Device, quota uint64) []transport.Device {
+	if quota == 0 {
+		return devices
+	}
+	devices = slices.Clone(devices)
+	for i := range devices {
+		devices[i].TotalMem = min(devices[i].TotalMem, quota)
+	}
+	return devices
+}
+
 func (s *supervisor) serveSession(
 	c arrival, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error),
 ) error {
@@ -327,8 +339,7 @@ func (s *supervisor) serveSession(
 	if err != nil {
 		return err
 	}
-	limits := s.cfg.Tenants.Limits(c.who.Name, *s.cfg.Limits)
-	limits.VRAM = config.Lower(limits.VRAM, terms.Memory)
+	limits := s.limits(c.who, &terms)
 	mine := place{
 		kind: kindOf(nvml), client: door.Peer(c.RemoteAddr()), tenant: c.who.Name, lease: c.who.lease, most: terms.Sessions,
 	}
@@ -391,12 +402,9 @@ func (s *supervisor) serveSession(
 	log = log.With("session", x.id, "worker", p.pid())
 	w := s.welcome(c, &p.ready)
 	w.Session, w.Secret = x.id, x.secret
-	if most := uint64(limits.MostVRAM()); most > 0 && !nvml { // the client answers cuDeviceTotalMem by this
-		x.quota = most
-		w.Devices = slices.Clone(w.Devices)
-		for i := range w.Devices {
-			w.Devices[i].TotalMem = min(w.Devices[i].TotalMem, most)
-		}
+	if !nvml {
+		x.quota = uint64(limits.MostVRAM())
+		w.Devices = devicesWithin(w.Devices, x.quota)
 	}
 	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits}
 	if nvml {
