@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"scuda.dev/scuda/ebpf"
 )
 
 // board is what the tests read of the dashboard.
@@ -26,9 +28,12 @@ type board struct {
 	Templating  struct{ List []struct{ Definition string } }
 }
 
-func dashboard(t *testing.T) (d board) {
+// The dashboards: of servers, and of the exporter.
+const ofServer, ofExporter = "grafana/scuda.json", "grafana/scuda-exporter.json"
+
+func dashboard(t *testing.T, file string) (d board) {
 	t.Helper()
-	b, err := os.ReadFile("grafana/scuda.json")
+	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,25 +45,51 @@ func dashboard(t *testing.T) (d board) {
 
 // TestPanels: each panel says what it shows, and none lies over another or outside.
 func TestPanels(t *testing.T) {
-	taken := map[[2]int]string{}
-	for _, p := range dashboard(t).Panels {
-		if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
-			t.Errorf("%s says or shows nothing", p.Title)
-		}
-		for x := range p.GridPos.W {
-			for y := range p.GridPos.H {
-				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
-				if other := taken[at]; other != "" || at[0] >= 24 {
-					t.Fatalf("%s lies at %v, where %q is", p.Title, at, other)
+	for _, file := range []string{ofServer, ofExporter} {
+		taken := map[[2]int]string{}
+		for _, p := range dashboard(t, file).Panels {
+			if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
+				t.Errorf("%s says or shows nothing", p.Title)
+			}
+			for x := range p.GridPos.W {
+				for y := range p.GridPos.H {
+					at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+					if other := taken[at]; other != "" || at[0] >= 24 {
+						t.Fatalf("%s lies at %v, where %q is", p.Title, at, other)
+					}
+					taken[at] = p.Title
 				}
-				taken[at] = p.Title
 			}
 		}
 	}
 }
 
-// TestDashboard: with a server, a client and a load, every panel has figures in a real Prometheus, whether it keeps
-// classic or native histograms.
+// offered are where the processes of TestDashboard give their metrics.
+func offered(t *testing.T, scuda, address string) (targets []string) {
+	t.Helper()
+	load := filepath.Join(filepath.Dir(scuda), "scuda-load")
+	// It computes until it is ended.
+	client := start(t, []string{"SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info"}, []string{"url=http://", "ready"},
+		"sh", "-c", "exec \"$@\" <<X\n600\nX", "sh", scuda, "run", "--server", address, "--", load, "launch",
+		"0", "0")
+	target, _, _ := strings.Cut(client[0], "/metrics")
+	targets = append(targets, target)
+	if os.Getenv("SCUDA_TEST_NO_BPF") == "1" {
+		return targets
+	}
+	if err := ebpf.Able(); err != nil {
+		t.Fatalf("the exporter cannot be tested here: %v (SCUDA_TEST_NO_BPF=1 leaves it out)", err)
+	}
+	library := filepath.Join(filepath.Dir(scuda), "lib", "libcuda.so.1")
+	return append(targets, start(t, nil, []string{"listening on "}, scuda, "exporter", "--listen", "127.0.0.1:0",
+		"--library", library)...)
+}
+
+// chosen fills in what is chosen in Grafana.
+var chosen = strings.NewReplacer("$__rate_interval", "20s", "$instance", ".*", "$gpu", ".*", "$library", ".*")
+
+// TestDashboard: with a server, a client, an exporter and a load, every panel has figures in a real Prometheus, whether
+// it keeps classic or native histograms.
 func TestDashboard(t *testing.T) {
 	scuda, err := filepath.Abs("../build/scuda")
 	if err != nil {
@@ -69,24 +100,23 @@ func TestDashboard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim",
 				"--cache-dir", t.TempDir(), "--metrics", "127.0.0.1:0", "--max-vram-per-tenant", "1GiB")
-			// It computes until it is ended.
-			client := start(t, []string{"SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info"}, []string{"url=http://", "ready"},
-				"sh", "-c", "exec \"$@\" <<X\n600\nX", "sh", scuda, "run", "--server", said[0], "--", load, "launch",
-				"0", "0")
+			targets := append(offered(t, scuda, said[0]), strings.TrimSuffix(said[1], "/metrics"))
 			dir := t.TempDir()
 			config := filepath.Join(dir, "prometheus.yml")
-			offered, _, _ := strings.Cut(client[0], "/metrics")
 			text := fmt.Sprintf("global: {scrape_interval: 500ms}\nscrape_configs:\n"+
-				"- {job_name: scuda, static_configs: [{targets: [%q, %q]}]}\n", strings.TrimSuffix(said[1], "/metrics"), offered)
+				"- {job_name: scuda, static_configs: [{targets: ['%s']}]}\n", strings.Join(targets, "', '"))
 			if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			web := start(t, nil, []string{"msg=\"Listening on\" address="}, "prometheus", append(feature,
 				"--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0")...)[0]
 			missing := map[string]string{}
-			for _, p := range dashboard(t).Panels {
-				for _, q := range p.Targets {
-					missing[strings.NewReplacer("$__rate_interval", "20s", "$instance", ".*", "$gpu", ".*").Replace(q.Expr)] = p.Title
+			boards := []string{ofServer, ofExporter}[:len(targets)-1] // without probes there is no exporter
+			for _, file := range boards {
+				for _, p := range dashboard(t, file).Panels {
+					for _, q := range p.Targets {
+						missing[chosen.Replace(q.Expr)] = p.Title
+					}
 				}
 			}
 			if len(missing) < 25 {

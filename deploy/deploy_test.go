@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"scuda.dev/scuda/ebpf/exporter"
 	"scuda.dev/scuda/server/metrics"
 )
 
@@ -61,13 +62,13 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// registered are the names of all series of a server.
+// registered are the names of all series of a server and of the exporter.
 func registered(t *testing.T) map[string]bool {
 	s := metrics.NewServer(metrics.Build{}, func() ([]metrics.GPU, error) { return nil, errors.New("none") })
 	names := map[string]bool{}
 	for _, c := range []prometheus.Collector{&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers,
 		s.WorkerStarts, s.WorkerFailures, s.Draining, metrics.GPUs{}, metrics.ModuleCache(nil),
-		metrics.TenantMemory(nil), s.Tenants} {
+		metrics.TenantMemory(nil), s.Tenants, exporter.New(nil)} {
 		ch := make(chan *prometheus.Desc)
 		go func() { c.Describe(ch); close(ch) }()
 		for d := range ch {
@@ -107,22 +108,24 @@ func TestQueries(t *testing.T) {
 			}
 		}
 	}
-	d := dashboard(t)
 	var rules strings.Builder
 	rules.WriteString("groups:\n- name: x\n  rules:\n")
-	for _, p := range d.Panels {
-		for i, q := range p.Targets {
-			check(p.Title, q.Expr)
-			fmt.Fprintf(&rules, "  - record: x%d_%d\n    expr: %q\n", rules.Len(), i,
-				strings.ReplaceAll(q.Expr, "$__rate_interval", "1m"))
+	for _, file := range []string{ofServer, ofExporter} {
+		d := dashboard(t, file)
+		for _, p := range d.Panels {
+			for i, q := range p.Targets {
+				check(p.Title, q.Expr)
+				fmt.Fprintf(&rules, "  - record: x%d_%d\n    expr: %q\n", rules.Len(), i,
+					strings.ReplaceAll(q.Expr, "$__rate_interval", "1m"))
+			}
 		}
-	}
-	for _, a := range d.Annotations.List {
-		check("an annotation", a.Expr)
-	}
-	for _, v := range d.Templating.List {
-		if v.Definition != "" {
-			check("a variable", v.Definition)
+		for _, a := range d.Annotations.List {
+			check("an annotation", a.Expr)
+		}
+		for _, v := range d.Templating.List {
+			if v.Definition != "" {
+				check("a variable", v.Definition)
+			}
 		}
 	}
 	path := filepath.Join(t.TempDir(), "queries.yml")
@@ -141,16 +144,20 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// The table of docs/operations.md has every series.
+// The tables of docs/operations.md and docs/ebpf.md have every series.
 func TestDocumented(t *testing.T) {
-	b, err := os.ReadFile("../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
+	var b []byte
+	for _, page := range []string{"../docs/operations.md", "../docs/ebpf.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = append(b, text...)
 	}
 	for name := range registered(t) {
 		if !strings.HasSuffix(name, "_bucket") && !strings.HasSuffix(name, "_sum") && !strings.HasSuffix(name, "_count") &&
 			!strings.Contains(string(b), "`"+name+"`") {
-			t.Errorf("docs/operations.md does not name %s", name)
+			t.Errorf("neither docs/operations.md nor docs/ebpf.md names %s", name)
 		}
 	}
 }

@@ -59,9 +59,10 @@ top=$work/$name
 program "$top"
 mkdir "$top/deploy"
 cp -r deploy/docker deploy/prometheus "$top/deploy/"
-install -D -m 644 -t "$top/deploy/grafana" deploy/grafana/scuda.json
+install -D -m 644 -t "$top/deploy/grafana" deploy/grafana/*.json
 install -D -m 644 -t "$top/deploy/systemd" deploy/systemd/*.service
 cp -r LICENSE CHANGELOG.md README.md docs "$top/"
+rm -r "$top/docs/site" # what makes a site of them
 links "$top"
 chmod -R u=rwX,go=rX "$top"
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -c "$name" |
@@ -92,7 +93,7 @@ cp -r docs "$work/client/share/doc/scuda-client/docs"
 links "$work/client/share/doc"
 install -D -m 644 -t "$work/server/lib/systemd/system" deploy/systemd/*.service
 install -D -m 644 -t "$work/server/share/scuda/prometheus" deploy/prometheus/*
-install -D -m 644 -t "$work/server/share/scuda/grafana" deploy/grafana/scuda.json
+install -D -m 644 -t "$work/server/share/scuda/grafana" deploy/grafana/*.json
 chmod -R u=rwX,go=rX "$work/client" "$work/server"
 GLIBC=$(find "$top/bin" "$top/lib" -type f -exec readelf -VW {} + 2>/dev/null | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 |
   sort -uV | tail -1)

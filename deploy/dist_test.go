@@ -51,7 +51,8 @@ func TestDist(t *testing.T) {
 	t.Run("services", func(t *testing.T) { services(t, prefix) })
 	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md",
 		"deploy/docker/compose.yaml", "deploy/systemd/scuda.service",
-		"deploy/grafana/scuda.json", "lib/scuda/scuda-demo", "share/man/man1/scuda-serve.1.gz",
+		"deploy/grafana/scuda.json", "deploy/grafana/scuda-exporter.json",
+		"lib/scuda/scuda-demo", "share/man/man1/scuda-serve.1.gz",
 		"share/bash-completion/completions/scuda"} {
 		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
 			t.Error(err)

@@ -1,5 +1,6 @@
-// Command grafana writes scuda.json, the dashboard for Grafana, in the classic format that every version imports. With
-// -check it only says whether the file is up to date. Run it from the top folder: go run ./deploy/grafana.
+// Command grafana writes the dashboards for Grafana, scuda.json and scuda-exporter.json, in the classic format that
+// every version imports. With -check it only says whether they are up to date. Run it from the top folder:
+// go run ./deploy/grafana.
 package main
 
 import (
@@ -10,7 +11,19 @@ import (
 	"os"
 )
 
-const file = "deploy/grafana/scuda.json"
+// board is a dashboard.
+type board struct {
+	file, uid, title string
+	version          int
+	marks            [][2]string // annotations: names and queries
+	choices          []choice
+	sections         []section
+}
+
+// choice is a variable, which limits all panels.
+type choice struct{ name, label, query string }
+
+var boards = []board{server, exporter}
 
 // panel is what a panel shows: queries with their legends.
 type panel struct {
@@ -26,7 +39,7 @@ type section struct {
 	panels []panel
 }
 
-// pick limits a query to the chosen servers.
+// pick limits a query to the chosen servers, or machines.
 const pick = `instance=~"$instance"`
 
 // quantile asks both forms of a histogram: Prometheus keeps the classic buckets or, with native histograms on, the
@@ -42,9 +55,11 @@ func quantile(q, metric, by, labels string) string {
 }
 
 // spread is a whole histogram in both forms.
-func spread(metric string) string {
-	return `sum by (le) (rate(` + metric + `_bucket{` + pick + `}[$__rate_interval])) or sum(rate(` + metric + `{` +
-		pick + `}[$__rate_interval]))`
+func spread(metric string) string { return spreadOf(metric, pick) }
+
+func spreadOf(metric, labels string) string {
+	return `sum by (le) (rate(` + metric + `_bucket{` + labels + `}[$__rate_interval])) or sum(rate(` + metric + `{` +
+		labels + `}[$__rate_interval]))`
 }
 
 func rate(metric, by string) string { return rateOf(metric, by, pick) }
@@ -55,93 +70,6 @@ func rateOf(metric, by, labels string) string {
 
 // orNone is 0 where nothing of it has happened yet.
 func orNone(query string) string { return query + ` or vector(0)` }
-
-var sections = []section{
-	{"Overview", []panel{
-		{title: "Sessions", kind: "stat", unit: "short", says: "Programs that use GPUs now.",
-			queries: [][2]string{{`sum(scuda_sessions{` + pick + `, kind="cuda"})`, ""}}},
-		{title: "GPUs busy", kind: "stat", unit: "percentunit", says: "How busy the GPUs are, on average.",
-			queries: [][2]string{{`avg(scuda_gpu_utilization_ratio{` + pick + `, gpu=~"$gpu"})`, ""}}},
-		{title: "Calls, 99th percentile", kind: "stat", unit: "s", warn: 1, bad: 10,
-			says:    "99 of 100 calls are answered or handed to the driver within this time. Waits for the GPU are among them.",
-			queries: [][2]string{{quantile("0.99", "scuda_call_duration_seconds", "", pick), ""}}},
-		{title: "Failed calls", kind: "stat", unit: "ops", warn: 0.1, bad: 10,
-			says:    "Calls that were answered with an error. Programs that ask whether something is there cause some.",
-			queries: [][2]string{{orNone(`sum(rate(scuda_errors_total{` + pick + `}[$__rate_interval]))`), ""}}},
-		{title: "Throughput", kind: "stat", unit: "Bps", says: "Bytes between clients and servers, both ways.",
-			queries: [][2]string{{`sum(rate(scuda_transport_bytes_total{` + pick + `}[$__rate_interval]))`, ""}}},
-	}},
-	{"Sessions", []panel{
-		{title: "Open sessions", kind: "timeseries", unit: "short", says: "By server and kind.", queries: [][2]string{
-			{`sum by (instance, kind) (scuda_sessions{` + pick + `})`, "{{instance}} {{kind}}"},
-		}},
-		{title: "Workers", kind: "timeseries", unit: "short",
-			says:    "Processes that serve sessions. With no warm one the next program waits for its start.",
-			queries: [][2]string{{`sum by (state) (scuda_workers{` + pick + `})`, "{{state}}"}}},
-		{title: "Sessions that ended, a minute", kind: "timeseries", unit: "short",
-			says:    "closed is how it should be; crashed is a worker that died.",
-			queries: [][2]string{{`60 * ` + rate("scuda_sessions_ended_total", "how"), "{{how}}"}}},
-		{title: "Refused connections, a minute", kind: "timeseries", unit: "short", bad: 60,
-			says:    "Wrong tokens, other releases, no room.",
-			queries: [][2]string{{orNone(`60 * ` + rate("scuda_connections_refused_total", "reason")), "{{reason}}"}}},
-	}},
-	{"Tenants", []panel{
-		{title: "Sessions of tenants", kind: "timeseries", unit: "short", says: "Who uses the servers.",
-			queries: [][2]string{{`sum by (tenant) (scuda_tenant_sessions{` + pick + `})`, "{{tenant}}"}}},
-		{title: "GPU memory of tenants", kind: "timeseries", unit: "bytes",
-			says:    "Counted where the server limits it (--max-vram, --max-vram-per-tenant).",
-			queries: [][2]string{{orNone(`sum by (tenant) (scuda_tenant_gpu_memory_bytes{` + pick + `})`), "{{tenant}}"}}},
-	}},
-	{"Calls", []panel{
-		{title: "Calls", kind: "timeseries", unit: "ops", says: "Calls that workers carried out, by group.",
-			queries: [][2]string{{rate("scuda_calls_total", "class"), "{{class}}"}}},
-		{title: "Time of calls, 99th percentile", kind: "timeseries", unit: "s",
-			says:    "From when a worker turns to a call until it is answered or handed to the driver.",
-			queries: [][2]string{{quantile("0.99", "scuda_call_duration_seconds", "class", pick), "{{class}}"}}},
-		{title: "Time of calls", kind: "heatmap", unit: "s", says: "How many calls took how long.",
-			queries: [][2]string{{spread("scuda_call_duration_seconds"), "{{le}}"}}},
-		{title: "Time in the queue", kind: "heatmap", unit: "s",
-			says:    "How long commands had been in a worker's memory. Long times: the GPU is waited for, not the network.",
-			queries: [][2]string{{spread("scuda_queue_wait_seconds"), "{{le}}"}}},
-		{title: "Failed calls by result", kind: "timeseries", unit: "ops", says: "By the CUresult that programs get.",
-			queries: [][2]string{{orNone(rate("scuda_errors_total", "result")), "{{result}}"}}},
-		{title: "Queued", kind: "timeseries", unit: "bytes", says: "Commands that were received and not carried out yet.",
-			queries: [][2]string{{`sum by (instance) (scuda_queue_bytes{` + pick + `})`, "{{instance}}"}}},
-	}},
-	{"Transport", []panel{
-		{title: "Throughput by transport", kind: "timeseries", unit: "Bps", says: "Bytes by TCP and by RDMA.",
-			queries: [][2]string{{rate("scuda_transport_bytes_total", "direction, transport"), "{{direction}} {{transport}}"}}},
-		{title: "Copies", kind: "timeseries", unit: "Bps", says: "Bytes that programs copied.",
-			queries: [][2]string{{rate("scuda_copied_bytes_total", "direction"), "{{direction}}"}}},
-		{title: "Unified memory", kind: "timeseries", unit: "Bps", says: "Bytes of unified memory that moved.",
-			queries: [][2]string{{rate("scuda_managed_migrated_bytes_total", "direction"), "{{direction}}"}}},
-		{title: "Page faults", kind: "timeseries", unit: "ops",
-			says:    "Fetches of unified memory. Many of them: program and GPU use the same memory by turns.",
-			queries: [][2]string{{rate("scuda_managed_faults_total", "instance"), "{{instance}}"}}},
-		{title: "Changes of transport, a minute", kind: "timeseries", unit: "short", bad: 1,
-			says:    "rdma to tcp is a device that failed.",
-			queries: [][2]string{{orNone(`60 * ` + rate("scuda_transport_changes_total", "from, to")), "{{from}} to {{to}}"}}},
-		{title: "Module cache", kind: "timeseries", unit: "ops", says: "Images that were asked for. A miss is sent once.",
-			queries: [][2]string{{rate("scuda_module_cache_requests_total", "result"), "{{result}}"}}},
-	}},
-	{"GPUs", []panel{
-		{title: "Memory in use", kind: "timeseries", unit: "bytes", says: "Of all programs, also of the machine's own.",
-			queries: [][2]string{{`scuda_gpu_memory_used_bytes{` + pick + `, gpu=~"$gpu"}`, "{{instance}} GPU {{gpu}}"}}},
-		{title: "Utilisation", kind: "timeseries", unit: "percentunit", says: "The part of the time in which a kernel ran.",
-			queries: [][2]string{{`scuda_gpu_utilization_ratio{` + pick + `, gpu=~"$gpu"}`, "{{instance}} GPU {{gpu}}"}}},
-		{title: "Power", kind: "timeseries", unit: "watt", says: "By NVML.",
-			queries: [][2]string{{`scuda_gpu_power_watts{` + pick + `, gpu=~"$gpu"}`, "{{instance}} GPU {{gpu}}"}}},
-		{title: "Temperature", kind: "timeseries", unit: "celsius", warn: 80, bad: 90, says: "By NVML.",
-			queries: [][2]string{{`scuda_gpu_temperature_celsius{` + pick + `, gpu=~"$gpu"}`, "{{instance}} GPU {{gpu}}"}}},
-	}},
-	{"Clients that offer metrics (SCUDA_METRICS)", []panel{
-		{title: "Calls of clients", kind: "timeseries", unit: "ops", says: "Calls that programs sent.",
-			queries: [][2]string{{rateOf("scuda_client_calls_total", "instance", ""), "{{instance}}"}}},
-		{title: "Waiting of clients", kind: "timeseries", unit: "percentunit",
-			says:    "The part of the time in which a thread stood still for an answer or for bytes.",
-			queries: [][2]string{{rateOf("scuda_client_wait_seconds_sum", "instance, class", ""), "{{instance}} {{class}}"}}},
-	}},
-}
 
 type object = map[string]any
 
@@ -199,34 +127,36 @@ func (p *panel) object(id int, place object) object {
 }
 
 // annotations are marks in all panels.
-func annotations() object {
-	var list []object
-	for _, a := range [][2]string{
-		{"Server shuts down", `scuda_draining{` + pick + `} == 1`},
-		{"Fallback to TCP", `increase(scuda_transport_changes_total{` + pick + `, to="tcp"}[1m]) > 0`},
-	} {
+func (b *board) annotations() object {
+	list := []object{}
+	for _, a := range b.marks {
 		list = append(list, object{"name": a[0], "expr": a[1], "datasource": source, "enable": true, "iconColor": "red",
 			"titleFormat": a[0], "textFormat": "{{instance}}", "step": "1m"})
 	}
 	return object{"list": list}
 }
 
-func dashboard() object {
+func (b *board) object() object {
 	var panels []object
 	id, y := 0, 0
-	for _, s := range sections {
+	for _, s := range b.sections {
 		id++
 		panels = append(panels, object{
 			"id": id, "type": "row", "title": s.title, "gridPos": object{"h": 1, "w": 24, "x": 0, "y": y}, "collapsed": false,
 			"panels": []object{},
 		})
 		y++
-		x, height := 0, 0
+		x, height, stats := 0, 0, 0
+		for _, p := range s.panels {
+			if p.kind == "stat" {
+				stats++
+			}
+		}
 		for i := range s.panels {
 			id++
 			w, h := 12, 8
 			if s.panels[i].kind == "stat" {
-				w, h = 24/len(s.panels), 4
+				w, h = 24/stats, 4
 			}
 			if x+w > 24 {
 				x, y = 0, y+height
@@ -236,41 +166,47 @@ func dashboard() object {
 		}
 		y += height
 	}
-	return object{"uid": "scuda", "title": "scuda", "tags": []string{"gpu", "scuda"}, "schemaVersion": 39, "version": 2,
-		"editable": true, "refresh": "10s", "annotations": annotations(),
-		"time": object{"from": "now-1h", "to": "now"}, "panels": panels,
-		"templating": object{"list": []object{
-			{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
-			variable("instance", "Server", "label_values(scuda_build_info, instance)"),
-			variable("gpu", "GPU", `label_values(scuda_gpu_info{`+pick+`}, gpu)`),
-		}}}
+	variables := []object{
+		{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+	}
+	for _, c := range b.choices {
+		variables = append(variables, variable(c.name, c.label, c.query))
+	}
+	return object{"uid": b.uid, "title": b.title, "tags": []string{"gpu", "scuda"}, "schemaVersion": 39,
+		"version": b.version, "editable": true, "refresh": "10s", "annotations": b.annotations(),
+		"time": object{"from": "now-1h", "to": "now"}, "panels": panels, "templating": object{"list": variables}}
 }
 
-func text() ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
+func (b *board) text() ([]byte, error) {
+	var t bytes.Buffer
+	e := json.NewEncoder(&t)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", " ")
-	err := e.Encode(dashboard())
-	return b.Bytes(), err
+	err := e.Encode(b.object())
+	return t.Bytes(), err
 }
 
 func run(check bool) error {
-	b, err := text()
-	if err != nil {
-		return err
-	}
-	if !check {
-		return os.WriteFile(file, b, 0o644)
-	}
-	if old, err := os.ReadFile(file); err != nil || !bytes.Equal(old, b) {
-		return fmt.Errorf("%s is not up to date; run go run ./deploy/grafana", file)
+	for _, b := range boards {
+		text, err := b.text()
+		if err != nil {
+			return err
+		}
+		if !check {
+			if err := os.WriteFile(b.file, text, 0o644); err != nil {
+				return err
+			}
+			continue
+		}
+		if old, err := os.ReadFile(b.file); err != nil || !bytes.Equal(old, text) {
+			return fmt.Errorf("%s is not up to date; run go run ./deploy/grafana", b.file)
+		}
 	}
 	return nil
 }
 
 func main() {
-	check := flag.Bool("check", false, "only check that the file is up to date")
+	check := flag.Bool("check", false, "only check that the files are up to date")
 	flag.Parse()
 	if err := run(*check); err != nil {
 		fmt.Fprintln(os.Stderr, "grafana:", err)
