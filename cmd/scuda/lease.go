@@ -262,8 +262,8 @@ func newLeaseShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show LEASE",
 		Short: "Show a lease",
-		Long: `Show a lease of this machine's server; LEASE is an id of scuda lease list, its beginning, or a label. Its credential
-is not shown: the server does not have it.
+		Long: `Show a lease of this machine's server; LEASE is an id of scuda lease list, its beginning, or a label. Its
+credential is not shown: the server does not have it.
 ` + adminHelp + `
 --json prints:
 ` + leaseFields + `
@@ -336,8 +336,8 @@ func newLeaseRevoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke LEASE...",
 		Short: "End leases, and the sessions under them",
-		Long: `End leases of this machine's server, and the sessions under them; a LEASE is an id of scuda lease list, its beginning,
-or a label. --tenant ends all of a tenant's instead.
+		Long: `End leases of this machine's server, and the sessions under them; a LEASE is an id of scuda lease list, its
+beginning, or a label. --tenant ends all of a tenant's instead.
 ` + adminHelp + `
 The programs print the reason on their standard error, and their calls fail, as scuda kill says it. The command returns
 when the sessions have ended. The credentials open nothing any more. If one LEASE is wrong, none is ended.
