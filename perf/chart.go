@@ -127,8 +127,8 @@ func pairs(r *Result) (list []*pair) {
 
 func label(m *Measure) string {
 	name := m.Name
-	if strings.HasPrefix(m.Entry, "system calls of ") {
-		name = strings.TrimPrefix(m.Entry, "system calls of ") + ": " + name
+	if program, ok := strings.CutPrefix(m.Entry, "system calls of "); ok {
+		name = program + ": " + name
 	}
 	for _, unit := range []string{" (MiB)", " (count)", " (cores)"} {
 		name = strings.TrimSuffix(name, unit)
