@@ -63,7 +63,18 @@ export default {
   },
   head: [['link', { rel: 'icon', href: 'data:,' }]],
   themeConfig: {
-    search: { provider: 'local' },
+    search: {
+      provider: 'local',
+      options: {
+        miniSearch: {
+          searchOptions: {
+            combineWith: 'AND',
+            // Who searches has a question: answers first, the history last.
+            boostDocument: (page) => (page.includes('changelog') ? 0.2 : page.includes('troubleshooting') ? 3 : 1),
+          },
+        },
+      },
+    },
     outline: [2, 3],
     nav: [
       { text: 'Documentation', link: '/contents' },
