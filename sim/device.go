@@ -12,7 +12,8 @@ import (
 
 // device is one simulated GPU.
 type device struct {
-	ordinal              int
+	number               int // of the machine
+	ordinal              int // of those that the process sees
 	uuid                 [16]byte
 	arena                arena
 	total                uint64
@@ -35,13 +36,13 @@ func deviceUUID(name string, ordinal int) (uuid [16]byte) {
 	return uuid
 }
 
-func newDevice(g *GPU, ordinal int) (*device, error) {
-	a, err := newArena(ordinal, g.cfg.MemoryBytes, g.seat, g.cfg.Contents)
+func newDevice(g *GPU, number, ordinal int) (*device, error) {
+	a, err := newArena(number, g.cfg.MemoryBytes, g.seat, g.cfg.Contents)
 	if err != nil {
 		return nil, err
 	}
-	d := &device{ordinal: ordinal, arena: a, total: g.cfg.MemoryBytes}
-	d.uuid = deviceUUID(g.cfg.Name, ordinal)
+	d := &device{number: number, ordinal: ordinal, arena: a, total: g.cfg.MemoryBytes}
+	d.uuid = deviceUUID(g.cfg.Name, number)
 	d.primary = g.newContext(d, uint32(cuda.CU_CTX_MAP_HOST), true)
 	g.newPools(d)
 	return d, nil
@@ -53,6 +54,16 @@ func (g *GPU) device(dev cuda.CUdevice) (*device, cuda.CUresult) {
 		return nil, cuda.CUDA_ERROR_INVALID_DEVICE
 	}
 	return g.devices[dev], ok
+}
+
+// numbered finds a device by its number on the machine.
+func numbered(devices []*device, n uint32) (*device, cuda.CUresult) {
+	for _, d := range devices {
+		if d.number == int(n) {
+			return d, ok
+		}
+	}
+	return nil, cuda.CUDA_ERROR_INVALID_DEVICE
 }
 
 // enterDevice is ready for calls about a device: it is locked where the device is there.
@@ -69,7 +80,7 @@ func (g *GPU) enterDevice(dev cuda.CUdevice) (*device, cuda.CUresult) {
 }
 
 // pciAddress is domain, bus and device, and pciBusID its text.
-func (d *device) pciAddress() (domain, bus, dev int32) { return 0, 0, int32(d.ordinal) + 1 }
+func (d *device) pciAddress() (domain, bus, dev int32) { return 0, 0, int32(d.number) + 1 }
 
 func (d *device) pciBusID() string {
 	domain, bus, dev := d.pciAddress()
@@ -79,12 +90,12 @@ func (d *device) pciBusID() string {
 // take notes that memory of a device is in use, give that it no longer is. g.mu is held.
 func (g *GPU) take(d *device, bytes uint64) {
 	d.used += bytes
-	g.seat.Use(d.ordinal, d.used)
+	g.seat.Use(d.number, d.used)
 }
 
 func (g *GPU) give(d *device, bytes uint64) {
 	d.used -= bytes
-	g.seat.Use(d.ordinal, d.used)
+	g.seat.Use(d.number, d.used)
 }
 
 // countContexts tells the board how many contexts a device has. g.mu is held.
@@ -95,7 +106,7 @@ func (g *GPU) countContexts(d *device) {
 			n++
 		}
 	}
-	g.seat.Contexts(d.ordinal, n)
+	g.seat.Contexts(d.number, n)
 }
 
 // moving says that the devices that own the memory at these addresses are busy with a copy or a fill until the result
@@ -103,9 +114,9 @@ func (g *GPU) countContexts(d *device) {
 func (g *GPU) moving(addrs ...uint64) (done func()) {
 	var devices []int
 	for _, a := range addrs {
-		if r := g.mem.find(a); r != nil && !r.kind.host() && r.dev != nil && !slices.Contains(devices, r.dev.ordinal) {
-			devices = append(devices, r.dev.ordinal)
-			g.seat.Begin(r.dev.ordinal, board.Copies)
+		if r := g.mem.find(a); r != nil && !r.kind.host() && r.dev != nil && !slices.Contains(devices, r.dev.number) {
+			devices = append(devices, r.dev.number)
+			g.seat.Begin(r.dev.number, board.Copies)
 		}
 	}
 	return func() {

@@ -45,6 +45,7 @@ type Config struct {
 	Log         *slog.Logger // default slog.Default()
 	Stdout      io.Writer    // where kernels' printf goes, default os.Stdout
 	Stderr      io.Writer    // where kernels' assert goes, default os.Stderr
+	Visible     string       // which GPUs the process sees, as CUDA_VISIBLE_DEVICES says it; "": all
 	Board       *board.Board // where load and memory in use are told to NVML; default one that nobody else knows
 
 	// Exchange passes memory files between processes; nil: they open each other's through /proc, which takes one user,
@@ -187,8 +188,8 @@ func Open(cfg Config) (*GPU, error) {
 			return nil, err
 		}
 	}
-	for i := range cfg.Devices {
-		d, err := newDevice(g, i)
+	for ordinal, number := range cfg.visible() {
+		d, err := newDevice(g, number, ordinal)
 		if err != nil {
 			return nil, errors.Join(err, g.Close())
 		}
@@ -237,6 +238,9 @@ func (g *GPU) CuInit(flags uint32) cuda.CUresult {
 	defer g.mu.Unlock()
 	if g.closed {
 		return cuda.CUDA_ERROR_DEINITIALIZED
+	}
+	if len(g.devices) == 0 {
+		return cuda.CUDA_ERROR_NO_DEVICE
 	}
 	g.initialised = true
 	return ok

@@ -133,12 +133,12 @@ func (r *region) pages() (base, size uint64) {
 func (r *region) place() sharedPlace {
 	a := &r.dev.arena
 	return sharedPlace{FD: uint32(a.fd), Offset: uint64(a.offset) + r.base - a.base, Size: r.size,
-		Device: uint32(r.dev.ordinal), Kind: sharedMemory}
+		Device: uint32(r.dev.number), Kind: sharedMemory}
 }
 
 // openPlace makes memory of another process a region. g.mu is held.
 func (g *GPU) openPlace(c *cudaContext, p sharedPlace, from *pool) (*region, cuda.CUresult) {
-	d, r := g.device(cuda.CUdevice(p.Device))
+	d, r := numbered(g.devices, p.Device)
 	if r != ok {
 		return nil, cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -295,7 +295,7 @@ func (g *GPU) CuMemImportFromShareableHandle(ph *cuda.CUmemGenericAllocationHand
 	if err != nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	d, r := g.device(cuda.CUdevice(t.Device))
+	d, r := numbered(g.devices, t.Device)
 	if r != ok || t.Size%vmmGranularity != 0 {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
@@ -327,7 +327,7 @@ func (g *GPU) CuMemPoolExportToShareableHandle(out pointer, h cuda.CUmemoryPool,
 		return cuda.CUDA_ERROR_OPERATING_SYSTEM
 	}
 	defer unix.Close(fd)
-	if err := writeTrailer(fd, 0, sharedPlace{Size: page, Device: uint32(p.dev.ordinal), Kind: sharedPool}); err != nil {
+	if err := writeTrailer(fd, 0, sharedPlace{Size: page, Device: uint32(p.dev.number), Kind: sharedPool}); err != nil {
 		return cuda.CUDA_ERROR_OPERATING_SYSTEM
 	}
 	return exportFD(out, fd)
@@ -349,7 +349,7 @@ func (g *GPU) CuMemPoolImportFromShareableHandle(ph *cuda.CUmemoryPool, os point
 	if err != nil {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
-	d, r := g.device(cuda.CUdevice(t.Device))
+	d, r := numbered(g.devices, t.Device)
 	if r != ok {
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}

@@ -149,8 +149,8 @@ func (g *GPU) launchOp(l *launch) op {
 		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: uint32(g.sms()), MaxInstructions: g.cfg.KernelInstructions,
 	}
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_KERNEL, params: l, run: func(ctx context.Context) error {
-		g.seat.Begin(dev.ordinal, board.Kernels)
-		defer g.seat.End(dev.ordinal, board.Kernels)
+		g.seat.Begin(dev.number, board.Kernels)
+		defer g.seat.End(dev.number, board.Kernels)
 		return g.execute(ctx, dev, grid.Run)
 	}}
 }

@@ -241,7 +241,7 @@ func (g *GPU) CuMemCreate(ph *cuda.CUmemGenericAllocationHandle, size uint64, pr
 	}
 	fd, err := memfd.New("scuda-sim", int64(size+page))
 	if err == nil {
-		err = writeTrailer(fd, int64(size), sharedPlace{Offset: size, Size: size, Device: uint32(d.ordinal),
+		err = writeTrailer(fd, int64(size), sharedPlace{Offset: size, Size: size, Device: uint32(d.number),
 			Kind: sharedMemory})
 		if err != nil {
 			err = errors.Join(err, unix.Close(fd))

@@ -15,7 +15,7 @@ func OpenNVML(cfg Config) (*smi.Driver, error) {
 	kind, cc := presets[cfg.Preset], capabilityOf(cfg.Capability)
 	c := smi.Config{DriverVersion: "580.00", CUDAVersion: int32(cfg.Driver), Board: cfg.Board}
 	for i := range cfg.Devices {
-		d := &device{ordinal: i}
+		d := &device{number: i}
 		_, bus, slot := d.pciAddress()
 		c.Devices = append(c.Devices, smi.Device{
 			Name: cfg.Name, UUID: deviceUUID(cfg.Name, i), Bus: uint32(bus), Slot: uint32(slot), Memory: cfg.MemoryBytes,

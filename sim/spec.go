@@ -80,8 +80,13 @@ func ParseSpec(cfg Config, spec string) (Config, error) {
 	return cfg, err
 }
 
-// FromEnvironment is ParseSpec with the value that getenv has for [Environment].
+// VisibleDevices is the variable that chooses the GPUs of a process.
+const VisibleDevices = "CUDA_VISIBLE_DEVICES"
+
+// FromEnvironment is ParseSpec with the value that getenv has for [Environment]. As a driver does, it lets the process
+// see what [VisibleDevices] says.
 func FromEnvironment(cfg Config, getenv func(string) string) (Config, error) {
+	cfg.Visible = getenv(VisibleDevices)
 	spec := getenv(Environment)
 	if spec == "" {
 		return cfg, nil
