@@ -116,6 +116,55 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// A session that may see one GPU finds that alone, under a number of its own, whatever it asks by.
+func TestVisible(t *testing.T) {
+	drv, err := smi.Open(smi.Config{DriverVersion: "580.00", CUDAVersion: 13000, Devices: []smi.Device{
+		{Name: "first", Bus: 3, UUID: [16]byte{1}}, {Name: "second", Bus: 4, UUID: [16]byte{2}},
+		{Name: "third", Bus: 5, UUID: [16]byte{3}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uuid := func(n string) string { return "GPU-" + n + "000000-0000-0000-0000-000000000000" }
+	d := New(&fakenvml.Driver{Driver: drv, Table: 2400}, Options{GPUs: []string{uuid("03"), uuid("02")}})
+	defer d.Close()
+	reply := make([]byte, 1<<16)
+	if r, _, err := d.Call(nvml.OpNvmlDeviceGetCount_v2, request(1), reply); err != nil ||
+		r != int32(nvml.NVML_ERROR_UNINITIALIZED) {
+		t.Errorf("before nvmlInit: %d, %v", r, err)
+	}
+	if r, _, err := d.Call(nvml.OpNvmlInitWithFlags, request(0), nil); r != 0 || err != nil {
+		t.Fatal(r, err)
+	}
+	text := func(s string) []byte { return request(len(s)+1, append([]byte(s), 0), 1) }
+	for name, c := range map[string]struct {
+		op     uint16
+		req    []byte
+		result nvml.NvmlReturn
+		reply  []byte
+	}{
+		"count":            {nvml.OpNvmlDeviceGetCount_v2, request(1), 0, request(1, u32(2))},
+		"first":            {nvml.OpNvmlDeviceGetHandleByIndex_v2, request(0, 1), 0, request(1, 1)},
+		"second":           {nvml.OpNvmlDeviceGetHandleByIndex_v2, request(1, 1), 0, request(1, 2)},
+		"beyond":           {nvml.OpNvmlDeviceGetHandleByIndex_v2, request(2, 1), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
+		"name":             {nvml.OpNvmlDeviceGetName, request(1, 64, 64), 0, request(7, "second\x00")},
+		"name of the last": {nvml.OpNvmlDeviceGetName, request(2, 64, 64), 0, request(6, "third\x00")},
+		"no third":         {nvml.OpNvmlDeviceGetName, request(3, 64, 64), nvml.NVML_ERROR_INVALID_ARGUMENT, nil},
+		"index":            {nvml.OpNvmlDeviceGetIndex, request(2, 1), 0, request(1, u32(1))},
+		"by UUID":          {nvml.OpNvmlDeviceGetHandleByUUID, text(uuid("03")), 0, request(1, 2)},
+		"other's UUID":     {nvml.OpNvmlDeviceGetHandleByUUID, text(uuid("01")), nvml.NVML_ERROR_NOT_FOUND, nil},
+		"by address":       {nvml.OpNvmlDeviceGetHandleByPciBusId_v2, text("00000000:04:00.0"), 0, request(1, 1)},
+		"other's address": {nvml.OpNvmlDeviceGetHandleByPciBusId_v2, text("00000000:03:00.0"),
+			nvml.NVML_ERROR_NOT_FOUND, nil},
+		"list with others": {nvml.OpNvmlDeviceGetTopologyNearestGpus, request(1, 10, 1, u32(2), 2),
+			nvml.NVML_ERROR_NOT_FOUND, nil},
+	} {
+		r, n, err := d.Call(c.op, c.req, reply)
+		if err != nil || r != int32(c.result) || !bytes.Equal(reply[:n], c.reply) {
+			t.Errorf("%s: result %d, reply %x, %v; want %d, %x", name, r, reply[:n], err, c.result, c.reply)
+		}
+	}
+}
+
 func TestMalformed(t *testing.T) {
 	tests := []struct {
 		name string

@@ -45,6 +45,7 @@ type Options struct {
 	Settings  bool             // functions that change settings of a GPU are carried out
 	Processes func() []Process // the processes of this client's machine, of its tenant
 	Memory    func() Memory
+	GPUs      []string         // UUIDs of those that the session sees; none: all
 	Log       *slog.Logger
 }
 
@@ -55,6 +56,7 @@ type Dispatcher struct {
 	told    map[string]bool // refused settings that were logged
 	handles [kinds]*handles
 	inits   int
+	own     []uint64 // the driver's handles of the GPUs that the session sees, in NVML's order; nil: not known yet
 	arena   []uint64
 	words   nvml.Words // of the call under way
 }
@@ -110,10 +112,14 @@ func (d *Dispatcher) Call(op uint16, req, reply []byte) (result int32, n int, er
 			return int32(status), n, err
 		}
 	}
+	if !c.indexToServer(op) {
+		return int32(nvml.NVML_ERROR_INVALID_ARGUMENT), 0, nil
+	}
 	c.pidsToServer(op)
 	status := c.ofNobody(op, c.invoke(op))
 	c.pidsToClient(op, status)
 	c.limitMemory(op, status)
+	status = c.devicesToClient(op, status)
 	if status == nvml.NVML_SUCCESS && !f.optional && c.missed() {
 		status = nvml.NVML_ERROR_INVALID_ARGUMENT
 	}

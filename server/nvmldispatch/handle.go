@@ -2,6 +2,7 @@ package nvmldispatch
 
 import (
 	"errors"
+	"slices"
 
 	"scuda.dev/scuda/api/nvml"
 )
@@ -13,6 +14,9 @@ const (
 
 // errTableFull ends a session that holds more objects of a kind than its table has numbers.
 var errTableFull = errors.New("more NVML handles of one kind than a session may have")
+
+// errHidden says that a handle is that of a GPU which the session does not see.
+var errHidden = errors.New("a GPU of others")
 
 // handles is a session's table of one kind: number to the driver's handle and back.
 type handles struct {
@@ -85,6 +89,11 @@ func (d *Dispatcher) toWire(k nvml.Kind, real uint64) (uint64, error) {
 	if k != nvml.KindDevice {
 		return h.mint(real, 1)
 	}
+	if d.limited() {
+		at := slices.Index(d.seen(), real) // it is there: see devicesToClient
+		h.set(uint64(at)+1, real)
+		return uint64(at) + 1, nil
+	}
 	var index uint32
 	if d.drv.NvmlDeviceGetIndex(nvml.NvmlDevice(real), &index) == nvml.NVML_SUCCESS && index < firstDynamic-1 {
 		if same, ok := d.byIndex(index); ok && same == real {
@@ -96,6 +105,18 @@ func (d *Dispatcher) toWire(k nvml.Kind, real uint64) (uint64, error) {
 }
 
 func (d *Dispatcher) byIndex(index uint32) (uint64, bool) {
+	if !d.limited() {
+		return d.onMachine(index)
+	}
+	own := d.seen()
+	if int(index) >= len(own) {
+		return 0, false
+	}
+	return own[index], true
+}
+
+// onMachine gives the driver's handle of a GPU of the machine.
+func (d *Dispatcher) onMachine(index uint32) (uint64, bool) {
 	var dev nvml.NvmlDevice
 	ok := d.drv.NvmlDeviceGetHandleByIndex_v2(index, &dev) == nvml.NVML_SUCCESS
 	return uint64(dev), ok
