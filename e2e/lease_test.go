@@ -145,6 +145,45 @@ func TestLeaseRevoke(t *testing.T) {
 	}
 }
 
+// A lease of some GPUs shows these to a program, which may choose among them as natively.
+func TestLeaseGPUs(t *testing.T) {
+	state := t.TempDir()
+	s, env := administered(t, "--gpu", "sim:3", "--sim-memory", "64MiB", "--state-dir", state)
+	shown := func(credential string, more ...string) string {
+		t.Helper()
+		p := start(t, s.env(append(more, "SCUDA_TOKEN="+credential)...), program("devices"), kernels)
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+		}
+		return strings.TrimSpace(p.out.String())
+	}
+	all := strings.Fields(shown("none"))
+	if len(all) != 3 {
+		t.Fatalf("the server has %q", all)
+	}
+	one := told[leased](t, env, "lease", "create", "--gpus", all[1])
+	two := told[leased](t, env, "lease", "create", "--gpus", "simulated:2")
+	if got := shown(one.Credential); got != all[1] {
+		t.Errorf("one GPU: %s", got)
+	}
+	if got := shown(two.Credential); got != all[0]+" "+all[2] {
+		t.Errorf("two GPUs: %s", got)
+	}
+	if got := shown(two.Credential, "CUDA_VISIBLE_DEVICES=1"); got != all[2] {
+		t.Errorf("the second of two: %s", got)
+	}
+	var info struct{ Devices []struct{ UUID string } }
+	p := ask(t, s.env("SCUDA_TOKEN="+one.Credential), 0, "info", "--json")
+	if err := json.Unmarshal([]byte(p.out.String()), &info); err != nil || len(info.Devices) != 1 ||
+		info.Devices[0].UUID != all[1] {
+		t.Errorf("info says %v\n%s", err, p.out)
+	}
+	if text := ask(t, env, 0, "lease", "show", one.ID).out.String(); !strings.Contains(text, "\nGPUs      "+all[1]+"\n") {
+		t.Errorf("show says\n%s", text)
+	}
+	ask(t, env, 2, "lease", "create", "--gpus", "4")
+}
+
 // What cannot be is refused with the exit codes for it.
 func TestLeaseMistakes(t *testing.T) {
 	_, env := administered(t, "--state-dir", t.TempDir())

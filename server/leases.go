@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/tenant"
+	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/transport"
 )
 
@@ -184,7 +186,9 @@ func (s desk) Grant(r admin.LeaseRequest) (*admin.Granted, error) {
 		}
 	}
 	if r.GPUs != "" {
-		return nil, fmt.Errorf("%w: leases of single GPUs are not supported yet; leave --gpus away", lease.ErrTerms)
+		if l.GPUs, err = s.choose(r.GPUs); err != nil {
+			return nil, err
+		}
 	}
 	l, credential, err := s.leases.Grant(l, r.Lasts())
 	if err != nil {
@@ -192,6 +196,47 @@ func (s desk) Grant(r admin.LeaseRequest) (*admin.Granted, error) {
 	}
 	s.log.Info("a lease was made", "lease", l.ID, "label", l.Label, "tenant", l.Tenant, "expires", l.Expires)
 	return &admin.Granted{Lease: s.use(l), Credential: credential, Kept: s.leases.Kept()}, nil
+}
+
+// choose gives the UUIDs of the GPUs that are wished for.
+func (s *supervisor) choose(text string) ([]string, error) {
+	w, err := lease.ParseWish(text)
+	if err != nil {
+		return nil, err
+	}
+	var have []lease.GPU
+	for _, d := range s.facts.Load().Devices {
+		have = append(have, lease.GPU{UUID: lease.UUID(d.UUID), Name: d.Name})
+	}
+	return w.Choose(have, s.leases.Taken())
+}
+
+// seen are the GPUs of a list that have one of these UUIDs, in the order of those; without any: all.
+func seen(list []transport.Device, uuids []string) (part []transport.Device) {
+	if len(uuids) == 0 {
+		return list
+	}
+	for _, uuid := range uuids {
+		for _, d := range list {
+			if lease.UUID(d.UUID) == uuid {
+				part = append(part, d)
+			}
+		}
+	}
+	return part
+}
+
+// allSeen says whether a driver shows the GPUs that it was to show, and no others.
+func allSeen(list []transport.Device, visible string) error {
+	var shown []string
+	for _, d := range list {
+		shown = append(shown, lease.UUID(d.UUID))
+	}
+	if got := strings.Join(shown, ","); visible != "" && got != visible {
+		return fmt.Errorf("the driver shows the GPUs %q instead of %q: has one been taken out, or does the server's own %s "+
+			"hide one?", got, visible, sim.VisibleDevices)
+	}
+	return nil
 }
 
 // Revoke ends a lease and its sessions.

@@ -1,16 +1,23 @@
 package server
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/lease"
+	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
 )
 
@@ -267,5 +274,93 @@ func TestLeaseExpires(t *testing.T) {
 		}
 		s.until("it is gone", func() bool { all, err := c.Sessions(t.Context()); return err == nil && len(all) == 0 })
 		return
+	}
+}
+
+// uuids are those of the GPUs that a session was told of.
+func uuids(l *link) (list []string) {
+	for _, d := range l.welcome.Devices {
+		list = append(list, lease.UUID(d.UUID))
+	}
+	return list
+}
+
+// A lease of single GPUs shows these only, to CUDA and to NVML, and so does a line of the tenants file.
+func TestLeaseOfGPUs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants")
+	if err := os.WriteFile(path, []byte(aliceAndBob), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tenants, err := tenant.Read(tenant.Files{Tenants: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := make(chan os.Signal, 1)
+	s, c := administered(t, func(c *Config) { c.SimDevices, c.Tenants, c.Reload = 3, tenants, again })
+	all := uuids(s.as("alice"))
+	if len(all) != 3 {
+		t.Fatalf("the server has %v", all)
+	}
+	nvmlCount := func() uint32 {
+		l := s.open(transport.KindNVML)
+		if r, _, err := l.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
+			t.Fatal(r, err)
+		}
+		r, b, err := l.call(nvml.OpNvmlDeviceGetCount_v2, 0, binary.LittleEndian.AppendUint64(nil, 1))
+		if r != 0 || err != nil || len(b) < 12 {
+			t.Fatal(r, b, err)
+		}
+		return binary.LittleEndian.Uint32(b[8:])
+	}
+	sees := func(credential string, want ...string) {
+		t.Helper()
+		s.token = []byte(credential)
+		x := s.open(transport.KindCUDA)
+		x.use(1 << 20)
+		if got := uuids(x); !slices.Equal(got, want) {
+			t.Errorf("a program is told of %v, not %v", got, want)
+		}
+		if got := uuids(s.open(transport.KindInfo)); !slices.Equal(got, want) {
+			t.Errorf("who asks about the server is told of %v, not %v", got, want)
+		}
+		if n := nvmlCount(); int(n) != len(want) {
+			t.Errorf("NVML shows %d GPUs, not %d", n, len(want))
+		}
+	}
+	const hour = 3600
+	one := granted(t, c, admin.LeaseRequest{Tenant: "alice", GPUs: all[2], Seconds: hour})
+	two := granted(t, c, admin.LeaseRequest{Tenant: "alice", GPUs: "2", Seconds: hour})
+	if !slices.Equal(one.GPUs, all[2:]) || !slices.Equal(two.GPUs, all[:2]) {
+		t.Errorf("%v, %v", one.GPUs, two.GPUs)
+	}
+	sees(one.Credential, all[2])
+	sees(two.Credential, all[0], all[1])
+	sees("alice-token", all...)
+	if _, err := c.Grant(t.Context(), &admin.LeaseRequest{Tenant: "bob", GPUs: "B200", Seconds: hour}); err == nil ||
+		!strings.Contains(err.Error(), `has 0 GPUs of the kind "B200", and 1 are wanted`) {
+		t.Errorf("%v", err)
+	}
+	if err := os.WriteFile(path, []byte("bob token=bob-token gpus="+all[1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again <- unix.SIGHUP
+	s.logged("tenants and certificates were read again")
+	sees("bob-token", all[1])
+	if g := granted(t, c, admin.LeaseRequest{Tenant: "bob", Seconds: hour}); !slices.Equal(g.GPUs, all[1:2]) {
+		t.Errorf("a lease of bob's has %v", g.GPUs)
+	}
+}
+
+// A driver that shows other GPUs than those of the lease serves nobody.
+func TestAllSeen(t *testing.T) {
+	list := []transport.Device{{UUID: [16]byte{1}}, {UUID: [16]byte{2}}}
+	one, two := lease.UUID(list[0].UUID), lease.UUID(list[1].UUID)
+	for visible, ok := range map[string]bool{"": true, one + "," + two: true, two: false, two + "," + one: false} {
+		if err := allSeen(list, visible); (err == nil) != ok {
+			t.Errorf("%q: %v", visible, err)
+		}
+	}
+	if err := allSeen(nil, one); err == nil {
+		t.Error("a GPU is gone, and nobody says so")
 	}
 }

@@ -15,13 +15,19 @@ const (
 	poolIdle  = 10 * time.Minute
 )
 
+// whose says for whom workers are: a tenant, and those of its sessions that see certain GPUs.
+type whose struct {
+	tenant string
+	gpus   string // UUIDs with commas between them; "": all
+}
+
 // pools keep workers ready for tenants.
 type pools struct {
-	make func(ctx context.Context, tenant string) *pool
+	make func(context.Context, whose) *pool
 	ctx  context.Context
 
 	mu   sync.Mutex
-	by   map[string]*tenantPool
+	by   map[whose]*tenantPool
 	wg   sync.WaitGroup // pools that were given up
 	most int
 }
@@ -36,12 +42,12 @@ type tenantPool struct {
 	idle   *time.Timer
 }
 
-func newPools(ctx context.Context, make func(context.Context, string) *pool) *pools {
-	return &pools{make: make, ctx: ctx, by: map[string]*tenantPool{}, most: mostPools}
+func newPools(ctx context.Context, make func(context.Context, whose) *pool) *pools {
+	return &pools{make: make, ctx: ctx, by: map[whose]*tenantPool{}, most: mostPools}
 }
 
 // keep makes a pool that stays.
-func (p *pools) keep(tenant string) {
+func (p *pools) keep(tenant whose) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.enter(tenant)
@@ -50,7 +56,7 @@ func (p *pools) keep(tenant string) {
 }
 
 // take hands out a ready worker of a tenant's.
-func (p *pools) take(ctx context.Context, tenant string) (*process, error) {
+func (p *pools) take(ctx context.Context, tenant whose) (*process, error) {
 	p.mu.Lock()
 	t := p.enter(tenant)
 	p.mu.Unlock()
@@ -59,7 +65,7 @@ func (p *pools) take(ctx context.Context, tenant string) (*process, error) {
 }
 
 // enter finds or makes a tenant's pool, where it counts the caller. p.mu is held.
-func (p *pools) enter(tenant string) *tenantPool {
+func (p *pools) enter(tenant whose) *tenantPool {
 	t, ok := p.by[tenant]
 	if !ok {
 		for len(p.by) >= p.most && p.retire(p.longest()) {
@@ -77,7 +83,7 @@ func (p *pools) enter(tenant string) *tenantPool {
 }
 
 // leave counts the caller off. Nobody's wish ends a pool at once: the tenant's next program finds a worker.
-func (p *pools) leave(tenant string, t *tenantPool) {
+func (p *pools) leave(tenant whose, t *tenantPool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t.users--
@@ -94,11 +100,11 @@ func (p *pools) leave(tenant string, t *tenantPool) {
 	})
 }
 
-// longest is the tenant that has not come for the longest time; "" if all pools are in use. p.mu is held.
-func (p *pools) longest() (tenant string) {
+// longest is the tenant that has not come for the longest time; nobody if all pools are in use. p.mu is held.
+func (p *pools) longest() (tenant whose) {
 	var last time.Time
 	for name, t := range p.by {
-		if !t.keep && t.users == 0 && (tenant == "" || t.last.Before(last)) {
+		if !t.keep && t.users == 0 && (tenant == whose{} || t.last.Before(last)) {
 			tenant, last = name, t.last
 		}
 	}
@@ -106,7 +112,7 @@ func (p *pools) longest() (tenant string) {
 }
 
 // retire ends a tenant's ready workers, unless a client waits for one. p.mu is held.
-func (p *pools) retire(tenant string) bool {
+func (p *pools) retire(tenant whose) bool {
 	t := p.by[tenant]
 	if t == nil || t.keep || t.users > 0 {
 		return false

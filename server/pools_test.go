@@ -12,11 +12,11 @@ import (
 
 // slowPools gives pools whose workers take a second to start.
 func slowPools(ctx context.Context) *pools {
-	return newPools(ctx, func(ctx context.Context, tenant string) *pool {
+	return newPools(ctx, func(ctx context.Context, of whose) *pool {
 		start := func(ctx context.Context) (*process, error) {
 			time.Sleep(time.Second)
 			none := func() metrics.Glance { return metrics.Glance{} }
-			return &process{exited: make(chan struct{}), tenant: tenant, glance: none}, ctx.Err()
+			return &process{exited: make(chan struct{}), tenant: of.tenant, glance: none}, ctx.Err()
 		}
 		p := newPool(ctx, 1, start, func(error) {})
 		p.discard = func(*process) {}
@@ -27,7 +27,7 @@ func slowPools(ctx context.Context) *pools {
 func took(t *testing.T, p *pools, tenant string) time.Duration {
 	t.Helper()
 	began := time.Now()
-	w, err := p.take(t.Context(), tenant)
+	w, err := p.take(t.Context(), whose{tenant: tenant})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestPoolsOfTenants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := slowPools(ctx)
-		p.keep("sole")
+		p.keep(whose{tenant: "sole"})
 		time.Sleep(2 * time.Second)
 		if d := took(t, p, "sole"); d != 0 {
 			t.Errorf("the server's only tenant waits %v", d)
@@ -76,7 +76,7 @@ func TestPoolsAreBounded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := slowPools(ctx)
 		p.most = 3
-		p.keep("sole")
+		p.keep(whose{tenant: "sole"})
 		for i := range 10 {
 			took(t, p, fmt.Sprint("tenant", i))
 			time.Sleep(10 * time.Second)

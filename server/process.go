@@ -49,7 +49,8 @@ type workerConfig struct {
 	SimMemory  uint64
 	SimDevices int
 	Sim        string
-	Images     bool // the supervisor keeps images
+	Visible    string // the GPUs that a CUDA worker's driver shows, by UUID; "": all
+	Images     bool   // the supervisor keeps images
 	Staging    int
 	RDMASlots  int
 	RDMADevice string
@@ -80,6 +81,7 @@ type sessionInfo struct {
 	Welcome []byte // of an NVML session, whose worker sends it with its first answers
 	TLS     *tlsrecord.State
 	Limits  config.Limits // those of a CUDA session's tenant
+	GPUs    []string      // those that an NVML session sees, by UUID; none: all
 }
 
 type commonsInfo struct {
@@ -132,16 +134,16 @@ type grant struct {
 }
 
 // startProcess starts a worker for a tenant and waits until its driver is initialised.
-func (s *supervisor) startProcess(ctx context.Context, mode, tenant string) (*process, error) {
-	p, err := s.tryProcess(ctx, mode, tenant)
+func (s *supervisor) startProcess(ctx context.Context, mode string, of whose) (*process, error) {
+	p, err := s.tryProcess(ctx, mode, of)
 	if errors.Is(err, spawner.ErrLost) { // while it was asked: there may be another by now
-		p, err = s.tryProcess(ctx, mode, tenant)
+		p, err = s.tryProcess(ctx, mode, of)
 	}
 	return p, err
 }
 
-func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*process, error) {
-	wc, shares, pages := s.workerConfig(mode, tenant), s.shares, &s.metrics.Pages
+func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*process, error) {
+	wc, shares, pages := s.workerConfig(mode, of), s.shares, &s.metrics.Pages
 	line, theirs, err := handoff.Pair()
 	if err != nil {
 		return nil, err
@@ -150,7 +152,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 	var says *os.File
 	page, err := pages.Add()
 	if err == nil {
-		if worker, says, err = s.places.start(tenant, wc.Profile, theirs); err != nil {
+		if worker, says, err = s.places.start(of.tenant, wc.Profile, theirs); err != nil {
 			pages.Remove(page)
 		}
 	}
@@ -161,7 +163,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode, tenant string) (*proc
 	}
 	p := &process{
 		Worker: worker, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
-		tenant: tenant, profile: wc.Profile,
+		tenant: of.tenant, profile: wc.Profile,
 	}
 	p.glance = func() metrics.Glance { return pages.Glance(page) }
 	text := s.follow(worker, says)

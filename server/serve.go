@@ -79,7 +79,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
 		door: door.New(door.Places()), started: time.Now(),
 	}
-	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, nobody) }}
+	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, whose{}) }}
 	s.readGPUs, s.gpuTurn = remember(s.gpus.read), make(chan struct{}, 1)
 	s.sessions.init(cfg.MaxSessions, cfg.MaxNVML, cfg.MaxPerClient)
 	s.sessions.memory = cfg.KeptVRAM
@@ -108,8 +108,8 @@ func Serve(ctx context.Context, cfg Config) error {
 	warm, cool := context.WithCancel(ctx)
 	defer cool()
 	broken := make(chan error, 1)
-	s.pools = newPools(warm, func(ctx context.Context, tenant string) *pool {
-		start := func(ctx context.Context) (*process, error) { return s.startCUDA(ctx, tenant) }
+	s.pools = newPools(warm, func(ctx context.Context, of whose) *pool {
+		start := func(ctx context.Context) (*process, error) { return s.startCUDA(ctx, of) }
 		return newPool(ctx, cfg.Warm, start, func(err error) {
 			s.metrics.WorkerFailures.Inc()
 			s.log.Error("a worker failed", "error", err)
@@ -122,10 +122,10 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer s.workers.Wait()
 	defer s.pools.wait()
 	defer cool()
-	if sole := cfg.Tenants.Sole(); sole != "" {
-		s.pools.keep(sole)
+	if sole := cfg.Tenants.Sole(); sole != "" && len(cfg.Tenants.Terms(sole).GPUs) == 0 {
+		s.pools.keep(whose{tenant: sole})
 	} else { // nobody knows who comes first: one worker says what this machine has
-		p, err := s.startCUDA(warm, nobody)
+		p, err := s.startCUDA(warm, whose{})
 		if err != nil {
 			broken <- err
 		} else {
@@ -211,8 +211,8 @@ func logLevel(log *slog.Logger) slog.Level {
 	return level
 }
 
-func (s *supervisor) workerConfig(mode, tenant string) workerConfig {
-	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: s.profile(mode, tenant),
+func (s *supervisor) workerConfig(mode string, of whose) workerConfig {
+	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: s.profile(mode, of.tenant), Visible: of.gpus,
 		GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
 		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
 		Images: s.images != nil, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
@@ -221,15 +221,17 @@ func (s *supervisor) workerConfig(mode, tenant string) workerConfig {
 		board: s.board}
 }
 
-func (s *supervisor) startCUDA(ctx context.Context, tenant string) (*process, error) {
+func (s *supervisor) startCUDA(ctx context.Context, of whose) (*process, error) {
 	began := time.Now()
-	p, err := s.startProcess(ctx, modeCUDA, tenant)
+	p, err := s.startProcess(ctx, modeCUDA, of)
 	if err == nil {
 		s.metrics.WorkerStarts.Observe(time.Since(began).Seconds())
 		s.metrics.Driver(p.ready.Driver, p.ready.DriverVersion, p.ready.GPU)
 		s.countWorker(p)
-		s.facts.Store(&p.ready)
-		s.once.Do(func() { close(s.first) })
+		if of.gpus == "" { // it sees all that there is
+			s.facts.Store(&p.ready)
+			s.once.Do(func() { close(s.first) })
+		}
 	}
 	return p, err
 }
@@ -415,7 +417,7 @@ func (s *supervisor) serveInfo(c arrival) error {
 		return err
 	}
 	w, limits := s.welcome(c, s.facts.Load()), s.limits(c.who, &terms)
-	w.Devices = devicesWithin(w.Devices, uint64(limits.MostVRAM()))
+	w.Devices = devicesWithin(seen(w.Devices, terms.GPUs), uint64(limits.MostVRAM()))
 	w.Load = &transport.Load{Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil}
 	w.Load.Waiting = s.waiting.length()
 	w.Load.Sessions, w.Load.Places, w.Load.Mine = s.sessions.places(cudaSession, c.who.Name)

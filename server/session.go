@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -294,9 +295,9 @@ func randomHex(bytes int) string {
 // openSession admits a CUDA client and gives it a worker; it returns when the session is over. An error is one that the
 // client has to be told.
 func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
-	return s.serveSession(c, log, false, func(ctx context.Context) (*process, error) {
+	return s.serveSession(c, log, false, func(ctx context.Context, gpus []string) (*process, error) {
 		for {
-			p, err := s.pools.take(ctx, c.who.Name)
+			p, err := s.pools.take(ctx, whose{c.who.Name, strings.Join(gpus, ",")})
 			if err == nil && p.profile != s.profile(modeCUDA, c.who.Name) {
 				p.end() // it was made before the tenants file was read again
 				continue
@@ -312,8 +313,8 @@ func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
 // openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in
 // milliseconds.
 func (s *supervisor) openNVML(c arrival, log *slog.Logger) error {
-	return s.serveSession(c, log, true, func(ctx context.Context) (*process, error) {
-		return s.startProcess(ctx, modeNVML, c.who.Name)
+	return s.serveSession(c, log, true, func(ctx context.Context, _ []string) (*process, error) {
+		return s.startProcess(ctx, modeNVML, whose{tenant: c.who.Name})
 	})
 }
 
@@ -330,7 +331,7 @@ func devicesWithin(devices []transport.Device, quota uint64) []transport.Device 
 }
 
 func (s *supervisor) serveSession(
-	c arrival, log *slog.Logger, nvml bool, worker func(context.Context) (*process, error),
+	c arrival, log *slog.Logger, nvml bool, worker func(context.Context, []string) (*process, error),
 ) error {
 	if err := s.closed(); err != nil {
 		return err
@@ -359,7 +360,7 @@ func (s *supervisor) serveSession(
 		return err
 	}
 	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer), false)
-	p, err := worker(ctx)
+	p, err := worker(ctx, terms.GPUs)
 	attended()
 	if err != nil {
 		if errors.As(err, new(*refusal)) {
@@ -406,7 +407,7 @@ func (s *supervisor) serveSession(
 		x.quota = uint64(limits.MostVRAM())
 		w.Devices = devicesWithin(w.Devices, x.quota)
 	}
-	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits}
+	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits, GPUs: terms.GPUs}
 	if nvml {
 		w.DriverVersion = s.facts.Load().DriverVersion
 	}

@@ -175,6 +175,11 @@ func (w *worker) open() (*readyInfo, error) {
 		return w.openNVML()
 	}
 	info := &readyInfo{GPU: w.cfg.GPU}
+	if w.cfg.Visible != "" {
+		if err := os.Setenv(sim.VisibleDevices, w.cfg.Visible); err != nil { // the C library's environment as well
+			return nil, err
+		}
+	}
 	err := w.openGPU(info.GPU)
 	if w.cfg.GPU == "auto" {
 		if info.GPU = "real"; err != nil {
@@ -191,6 +196,9 @@ func (w *worker) open() (*readyInfo, error) {
 		return nil, err
 	}
 	info.DriverVersion, info.Devices = w.machine.DriverVersion, w.machine.Devices
+	if err := allSeen(info.Devices, w.cfg.Visible); err != nil {
+		return nil, err
+	}
 	if info.Driver = "simulated"; info.GPU == "real" {
 		info.Driver = kernelDriver()
 	}
@@ -373,6 +381,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 			Settings:  w.cfg.Settings,
 			Processes: func() []nvmldispatch.Process { return w.askWho().Processes },
 			Memory:    func() nvmldispatch.Memory { return w.askWho().Memory },
+			GPUs:      info.GPUs,
 			Log:       log,
 		}
 		last := &ender{fd: conn.FD()}

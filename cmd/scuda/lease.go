@@ -84,7 +84,7 @@ carried and shown; work on the GPU does not go by them yet.
 	f.Var(&o.want.Memory, "memory", "`SIZE` of the GPU memory that each session may have; 0: the tenant's")
 	f.Uint32Var(&o.want.Sessions, "sessions", 0, "`N` programs at once, 0: as many as the tenant may have")
 	f.StringVar(&o.want.GPUs, "gpus", "",
-		"`WHICH` GPUs its sessions see: UUIDs with commas between them, N, KIND or KIND:N")
+		"`WHICH` GPUs its sessions see: UUIDs with commas between them, N, KIND or KIND:N (those that are leased least)")
 	f.Uint32Var(&o.want.Share, "share", 0, fmt.Sprintf("`WEIGHT` beside others of its class, 1 to %d (usually %d)",
 		lease.MostShare, lease.UsualShare))
 	f.StringVar(&o.want.Class, "class", "", "`CLASS` low, normal or high")

@@ -11,6 +11,7 @@
 //	erin     token=p4Tr…  max-vram=20GiB       # and has less than others
 //	frank    certificate  profiles=profile     # and may count events
 //	grace    certificate  class=high share=300 # and goes before others
+//	heidi    certificate  gpus=GPU-5c4f…       # and sees this GPU alone
 //
 // A tenant may have several credentials, so that one can be replaced by the next. Limits of its own stand among them,
 // by the names that package config gives them, and what its sessions may do (package isolation); they go before the
@@ -167,6 +168,8 @@ func (l *List) addTerm(name, word string, said map[string]bool) (bool, error) {
 		t.Share, err = lease.ParseShare(value)
 	case "class":
 		t.Class, err = lease.ParseClass(value)
+	case "gpus":
+		t.GPUs, err = lease.ParseUUIDs(value)
 	default:
 		return false, nil
 	}
@@ -224,8 +227,8 @@ func parseCredential(name, word string) (credential, error) {
 	case word == "certificate":
 		return byName(name), nil
 	}
-	return "", errors.New("a word that is neither a limit nor profiles=, share=, class= nor a credential of a known " +
-		"kind; write token=…, token-sha256=…, certificate or certificate=sha256:…")
+	return "", errors.New("a word that is neither a limit nor profiles=, share=, class=, gpus= nor a credential of a " +
+		"known kind; write token=…, token-sha256=…, certificate or certificate=sha256:…")
 }
 
 // Admit says whose connection it is: by a token, if there is one, else by a certificate that the handshake verified.

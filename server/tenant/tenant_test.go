@@ -277,6 +277,7 @@ func TestParseErrors(t *testing.T) {
 		"a certificate share":                        "bad terms: share",
 		"a certificate class=top":                    "low, normal or high",
 		"a certificate class=low class=low":          "class stands there twice",
+		"a certificate gpus=0":                       "no GPU's UUID",
 		"a share=5":                                  "no credential",
 		"a certificate profiles=":                    "profiles: \"\" is no profile",
 		"a certificate profiles=rdma":                "offers RDMA",
