@@ -199,15 +199,20 @@ func (b *Book) stateOf(r *record) (Lease, error) {
 	return r.Lease, nil
 }
 
-// Leases are those that hold, the oldest first.
-func (b *Book) Leases() (list []Lease) {
+// each calls do for each lease that holds, in no order, with b.mu held.
+func (b *Book) each(do func(*Lease)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range b.by {
-		if l, err := b.stateOf(r); err == nil {
-			list = append(list, l)
+		if _, err := b.stateOf(r); err == nil {
+			do(&r.Lease)
 		}
 	}
+}
+
+// Leases are those that hold, the oldest first.
+func (b *Book) Leases() (list []Lease) {
+	b.each(func(l *Lease) { list = append(list, *l) })
 	slices.SortFunc(list, func(x, y Lease) int { return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.ID, y.ID)) })
 	return list
 }
@@ -215,20 +220,18 @@ func (b *Book) Leases() (list []Lease) {
 // ByTenant is how many leases hold, by tenant.
 func (b *Book) ByTenant() map[string]int {
 	n := map[string]int{}
-	for _, l := range b.Leases() {
-		n[l.Tenant]++
-	}
+	b.each(func(l *Lease) { n[l.Tenant]++ })
 	return n
 }
 
 // Taken is what has been leased of each GPU: the shares of those that name it.
 func (b *Book) Taken() map[string]uint64 {
 	n := map[string]uint64{}
-	for _, l := range b.Leases() {
+	b.each(func(l *Lease) {
 		for _, uuid := range l.GPUs {
 			n[uuid] += uint64(l.Share)
 		}
-	}
+	})
 	return n
 }
 
