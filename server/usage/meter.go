@@ -1,0 +1,109 @@
+package usage
+
+import (
+	"sync"
+	"time"
+)
+
+// Sample is what is seen of a session at a moment. The counters are since its beginning.
+type Sample struct {
+	Busy     bool      // something waits to be done, or for the GPU
+	Active   time.Time // when there was last something to do
+	Memory   uint64    // bytes of GPU memory that it has
+	ToDevice uint64
+	ToHost   uint64
+	Calls    uint64
+}
+
+// Meter adds up what a session uses.
+type Meter struct {
+	from   time.Time // of the record that is being made
+	last   time.Time // of the latest sample
+	before Sample
+	used   Used
+}
+
+// NewMeter begins with a session.
+func NewMeter(now time.Time) *Meter {
+	return &Meter{from: now, last: now, used: Used{Estimated: true}}
+}
+
+// Sample notes what is seen. The time since the sample before counts as GPU time up to when the session last had
+// something to do; all of it if it has still.
+func (m *Meter) Sample(now time.Time, s Sample) (since Used) {
+	since.Estimated = true
+	if d := now.Sub(m.last); d > 0 {
+		since.Seconds = d.Seconds()
+		until := s.Active
+		if s.Busy || until.After(now) {
+			until = now
+		}
+		since.GPU = max(0, until.Sub(m.last).Seconds())
+		since.Memory = float64(m.before.Memory) * d.Seconds()
+		m.last = now
+	}
+	grown := func(now, before uint64) uint64 { // a worker that was taken over may write anything
+		if now < before {
+			return 0
+		}
+		return now - before
+	}
+	since.ToDevice, since.ToHost = grown(s.ToDevice, m.before.ToDevice), grown(s.ToHost, m.before.ToHost)
+	since.Calls = grown(s.Calls, m.before.Calls)
+	m.before = s
+	m.used.Add(since)
+	return since
+}
+
+// Cut gives what was used since the last cut, and begins anew.
+func (m *Meter) Cut() (from, to time.Time, used Used) {
+	from, used = m.from, m.used
+	m.from, m.used = m.last, Used{Estimated: true}
+	return from, m.last, used
+}
+
+// Since is when the record that is being made began.
+func (m *Meter) Since() time.Time { return m.from }
+
+// maxTenants bounds the tenants that are told apart in [Totals].
+const maxTenants = 1000
+
+// Others are all tenants beyond that bound.
+const Others = "(others)"
+
+// Totals are what tenants have used since the server was started. Its zero value can be used.
+type Totals struct {
+	mu sync.Mutex
+	by map[string]*Used
+}
+
+// Add adds what a tenant used.
+func (t *Totals) Add(tenant string, u Used) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.by == nil {
+		t.by = make(map[string]*Used)
+	}
+	of := t.by[tenant]
+	if of == nil {
+		if len(t.by) >= maxTenants {
+			tenant = Others
+		}
+		if of = t.by[tenant]; of == nil {
+			of = new(Used)
+			t.by[tenant] = of
+		}
+	}
+	of.Add(u)
+}
+
+// All are the tenants' totals.
+func (t *Totals) All() map[string]Used {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[string]Used, len(t.by))
+	for name, u := range t.by {
+		all[name] = *u
+	}
+	return all
+}
