@@ -45,7 +45,7 @@ type Options struct {
 	Settings  bool             // functions that change settings of a GPU are carried out
 	Processes func() []Process // the processes of this client's machine, of its tenant
 	Memory    func() Memory
-	GPUs      []string         // UUIDs of those that the session sees; none: all
+	GPUs      []string // UUIDs of those that the session sees; none: all
 	Log       *slog.Logger
 }
 
