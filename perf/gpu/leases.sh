@@ -4,8 +4,8 @@
 #
 #   leases.sh
 #
-# It serves on the loopback interface by itself, needs python3, takes about 10 s a GPU, and fails where anything differs.
-# GPU=sim:3 takes simulated GPUs, BUILD another folder than build.
+# It serves on the loopback interface by itself, needs python3, takes about 10 s a GPU, and fails where anything
+# differs. GPU=sim:3 takes simulated GPUs, BUILD another folder than build.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
