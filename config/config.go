@@ -39,6 +39,7 @@ var (
 	ErrToken     = errors.New("unusable token")
 	ErrLog       = errors.New("bad log setting")
 	ErrTransport = errors.New("bad transport")
+	ErrQueue     = errors.New("bad time to wait")
 	ErrSize      = errors.New("bad size")
 	ErrMetrics   = errors.New("bad address for metrics")
 )

@@ -41,6 +41,9 @@ var Settings = []Setting{
 	{Name: "SCUDA_RDMA_MEMORY", Common: true, Server: true,
 		Meaning: "pinned memory for copies by RDMA of memory that cannot be registered; default `16MiB`, " +
 			"`256MiB` at most, `0`: none"},
+	{Name: "SCUDA_QUEUE", Common: true,
+		Meaning: "how long a program waits for a place on a server that is full: `30s`, `10m`, `2h`; `0`: not at all; " +
+			"default: until there is one"},
 	{Name: "SCUDA_BULK", Meaning: "connections for big copies beside the main one; default 4"},
 	{Name: "SCUDA_METRICS", Server: true,
 		Meaning: "HOST:PORT where the program's process offers metrics; port 0 picks one"},

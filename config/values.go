@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"scuda.dev/scuda/transport"
 )
@@ -137,7 +138,8 @@ type Client struct {
 	Transport  Transport
 	RDMADevice string // DEVICE[:PORT[:GIDINDEX]]; "": the one that fits
 	RDMAMemory Size
-	Bulk       int // connections for big copies, beside the main one
+	Bulk       int           // connections for big copies, beside the main one
+	Queue      time.Duration // how long it waits for a place on a server that is full; 0: not at all
 }
 
 const usualBulk = 4
@@ -158,7 +160,23 @@ func ReadClient() (*Client, error) {
 	if c.Bulk, err = strconv.Atoi(strings.Trim(os.Getenv("SCUDA_BULK"), blanks)); err != nil || c.Bulk < 0 {
 		c.Bulk = usualBulk
 	}
+	if c.Queue, err = ParseQueue(os.Getenv("SCUDA_QUEUE")); err != nil {
+		return nil, fmt.Errorf("SCUDA_QUEUE: %w", err)
+	}
 	return &c, nil
+}
+
+// ParseQueue reads how long a client waits for a place; nothing means as long as it takes.
+func ParseQueue(s string) (time.Duration, error) {
+	s = strings.Trim(s, blanks)
+	if s == "" {
+		return transport.LongestWait, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("%w: %.40q is no time such as 30s, 10m or 2h; 0 is not to wait", ErrQueue, s)
+	}
+	return min(d, transport.LongestWait), nil
 }
 
 // Path reads how a client's big copies are to travel, and over which device where by RDMA.

@@ -1,6 +1,32 @@
 package config
 
-import "testing"
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"scuda.dev/scuda/transport"
+)
+
+func TestQueue(t *testing.T) {
+	for s, want := range map[string]time.Duration{"": transport.LongestWait, "0": 0, "0s": 0, " 30s ": 30 * time.Second,
+		"1h30m": 90 * time.Minute, "9999h": transport.LongestWait} {
+		if d, err := ParseQueue(s); err != nil || d != want {
+			t.Errorf("%q: %v, %v", s, d, err)
+		}
+	}
+	for _, s := range []string{"30", "-1s", "no", "s", "1d"} {
+		if d, err := ParseQueue(s); !errors.Is(err, ErrQueue) {
+			t.Errorf("%q: %v, %v", s, d, err)
+		}
+	}
+	t.Setenv("SCUDA_SERVER", "127.0.0.1:1")
+	t.Setenv("SCUDA_INSECURE", "1")
+	t.Setenv("SCUDA_QUEUE", "soon")
+	if _, err := ReadClient(); !errors.Is(err, ErrQueue) {
+		t.Errorf("a setting that cannot be read: %v", err)
+	}
+}
 
 func TestSize(t *testing.T) {
 	for s, want := range map[string]uint64{"0": 0, "7": 7, "7B": 7, "1KiB": 1 << 10, "3 MiB": 3 << 20, "4GiB": 4 << 30,

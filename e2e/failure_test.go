@@ -78,7 +78,7 @@ func TestMaxSessions(t *testing.T) {
 	s := serve(t, "--max-sessions", "1")
 	p := s.client(t, "hold", "1")
 	p.await(p.out, "^ready$")
-	refused := start(t, s.env(), program("init"))
+	refused := start(t, s.env("SCUDA_QUEUE=0"), program("init"))
 	refused.wait(patience)
 	if out := refused.out.String(); !strings.Contains(out, "cuInit = 802") {
 		t.Errorf("got\n%s", out)

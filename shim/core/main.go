@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -71,10 +72,16 @@ func open(shared *session.Shared) int32 {
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
+	h := hello()
+	h.Wait, h.Waiting = c.Queue, transport.Teller(c.Server.Address, func(line string) {
+		if log.Enabled(context.Background(), slog.LevelWarn) {
+			fmt.Fprintln(os.Stderr, "scuda: "+line)
+		}
+	})
 	var started sync.WaitGroup
 	started.Go(func() { threadsReady(0) }) // while the server is asked
 	defer started.Wait()
-	s, err := session.Open(session.Config{Server: c.Server, Hello: hello(), Shared: shared, Log: log,
+	s, err := session.Open(session.Config{Server: c.Server, Hello: h, Shared: shared, Log: log,
 		HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
 		Bulk: c.Bulk, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
 	if err != nil {

@@ -23,6 +23,7 @@ type dialer struct {
 func (d *dialer) hello(kind string) transport.Hello {
 	hello := d.first
 	hello.Kind, hello.Session, hello.Secret = kind, d.welcome.Session, d.welcome.Secret
+	hello.Wait, hello.Waiting = 0, nil
 	if slices.Contains(d.welcome.Capabilities, transport.CapTickets) {
 		hello.Purpose = kind
 	}
