@@ -155,11 +155,14 @@ func (b *board) object() object {
 		for i := range s.panels {
 			id++
 			w, h := 12, 8
-			if s.panels[i].kind == "stat" {
-				w, h = 24/stats, 4
+			if s.panels[i].kind == "stat" { // they share the width
+				w, h = 24*(i+1)/stats-24*i/stats, 4
 			}
 			if x+w > 24 {
 				x, y = 0, y+height
+			}
+			if x == 0 && i == len(s.panels)-1 { // nothing comes beside it
+				w = 24
 			}
 			panels = append(panels, s.panels[i].object(id, object{"h": h, "w": w, "x": x, "y": y}))
 			x, height = x+w, h
