@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"scuda.dev/scuda/config/configtest"
 	"scuda.dev/scuda/transport"
@@ -178,12 +179,13 @@ func TestReadClient(t *testing.T) {
 	home(t)
 	for name, value := range map[string]string{"SCUDA_SERVER": "gpu", "SCUDA_TOKEN": " secret ", "SCUDA_TRANSPORT": "tcp",
 		"SCUDA_RDMA_DEVICE": " mlx5_0:1 ",
-		"SCUDA_RDMA_MEMORY": "64MiB", "SCUDA_BULK": "0", "SCUDA_INSECURE": "1"} {
+		"SCUDA_RDMA_MEMORY": "64MiB", "SCUDA_BULK": "0", "SCUDA_INSECURE": "1", "SCUDA_QUEUE": "90s"} {
 		t.Setenv(name, value)
 	}
 	want := Client{
 		Server:    transport.Target{Address: "gpu:14833", Token: []byte("secret"), TokenOf: "SCUDA_TOKEN"},
 		Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB,
+		Queue: 90 * time.Second,
 	}
 	if got, err := ReadClient(); err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, %v", got, err)
