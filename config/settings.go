@@ -74,6 +74,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_SHARE_IMAGES", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS_PER_CLIENT", Server: true},
+	{Name: "SCUDA_USAGE_LOG", Server: true},
 	{Name: "SCUDA_MAX_QUEUE", Server: true},
 	{Name: "SCUDA_MAX_VRAM_KEPT", Server: true},
 	{Name: "SCUDA_MAX_NVML_SESSIONS", Server: true},

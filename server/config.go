@@ -112,6 +112,9 @@ type Config struct {
 	// how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 	Drain time.Duration
 
+	// UsageLog is the file that says what sessions used; "": one in StateDir, if there is one; [usage.None]: none.
+	UsageLog string
+
 	// Admin is the socket of the admin interface: a path, [admin.Auto], or [admin.None], as "" is.
 	Admin string
 

@@ -54,6 +54,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 	})
 	s.metrics.TenantMemory(s.commons.Memory)
 	s.metrics.Leases(s.leases.ByTenant)
+	s.metrics.TenantUsage(s.tenantUsage)
 	if s.images != nil {
 		s.metrics.ModuleCache(s.cacheFigures)
 	}

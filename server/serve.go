@@ -47,7 +47,8 @@ type supervisor struct {
 	shares   *shelf
 	images   *modcache.Cache // nil: none
 	metrics  *metrics.Server
-	board    *os.File        // of the simulated machine
+	board    *os.File // of the simulated machine
+	metering metering
 	commons  commons.Tenants // what their sessions share
 	workers  sync.WaitGroup  // those who follow a worker to its end
 	door     *door.Door      // where connections wait that are not admitted yet
@@ -94,6 +95,10 @@ func Serve(ctx context.Context, cfg Config) error {
 	if s.images = openImages(&s.cfg); s.images != nil {
 		defer s.images.Close()
 	}
+	if err := s.openUsage(); err != nil {
+		return err
+	}
+	defer s.metering.log.Close()
 	if s.places, err = s.openPlaces(stop); err != nil {
 		return err
 	}

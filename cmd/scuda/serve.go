@@ -30,7 +30,7 @@ import (
 var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
 	"max-sessions-per-client", "max-queue", "max-vram-kept", "max-nvml-sessions",
-	"isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
+	"usage-log", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics", "admin",
 	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
 }, append(limitNames(), workerFlags...)...)
@@ -70,6 +70,7 @@ type serveOptions struct {
 	sessions  int
 	client    int
 	queue     int
+	usage     string
 	kept      config.Size
 	isolation string
 	profile   string
@@ -219,6 +220,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.admin, "admin", admin.Auto,
 		"`SOCKET` of the admin interface, which scuda ps, kill, drain and top ask; auto: admin-PORT.sock in "+
 			"$RUNTIME_DIRECTORY, root's in /run/scuda, else in $XDG_RUNTIME_DIR/scuda; none: there is no such interface")
+	f.StringVar(&o.usage, "usage-log", "",
+		"`FILE` that says what sessions used, for scuda usage, or none (default: usage-PORT.jsonl in the --state-dir)")
 	f.BoolVar(&o.profiles, "pprof", false, "offer Go profiles of the server there as well, on /debug/pprof/")
 	withEnv(f, serveFlags...)
 }
@@ -263,7 +266,8 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
 		CacheBytes: int64(o.cacheSize), ShareImages: o.share,
-		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits, Admin: o.admin}
+		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits, Admin: o.admin,
+		UsageLog: o.usage}
 	c.MaxPerClient, c.MaxNVML, c.MaxQueue, c.KeptVRAM = limit(o.client), limit(o.nvml), limit(o.queue), uint64(o.kept)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all

@@ -51,6 +51,8 @@ type Glance struct {
 	Calls   uint64    // carried out so far
 	Pending bool      // something waits to be done, or for the GPU
 	Active  time.Time // when there was last something to do; zero: never
+
+	ToDevice, ToHost uint64 // bytes that the client copied
 }
 
 // Glance looks at a worker's page; when it has ended there is nothing to see.
@@ -62,6 +64,7 @@ func (p *Pages) Glance(s *Shared) (g Glance) {
 	}
 	g.Calls = s.Calls()
 	g.Pending = s.Value(QueueBytes) > 0 || s.Value(PendingWaits) > 0 || s.Value(PendingDownloads) > 0
+	g.ToDevice, g.ToHost = s.Value(CopiedToDevice), s.Value(CopiedToHost)
 	if ns := s.active.Load(); ns > 0 {
 		g.Active = time.Unix(0, ns)
 	}

@@ -144,6 +144,9 @@ func (s *Server) TenantMemory(figures TenantMemory) { s.registry.MustRegister(fi
 // Leases offers how many leases hold, by tenant, which is asked for at each scrape.
 func (s *Server) Leases(figures Leases) { s.registry.MustRegister(figures) }
 
+// TenantUsage offers what tenants have used, which is asked for at each scrape.
+func (s *Server) TenantUsage(figures TenantUsage) { s.registry.MustRegister(figures) }
+
 // ModuleCache offers the figures of the module cache, which are asked for at each scrape.
 func (s *Server) ModuleCache(figures func() CacheFigures) {
 	s.registry.MustRegister(ModuleCache(figures))

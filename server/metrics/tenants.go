@@ -33,3 +33,43 @@ func (m Leases) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(leasesDesc, prometheus.GaugeValue, float64(n), tenant)
 	}
 }
+
+// Usage is what a tenant's sessions have used since the server was started.
+type Usage struct {
+	GPUSeconds, MemoryByteSeconds float64
+	ToDevice, ToHost              uint64 // bytes copied
+}
+
+// TenantUsage offers what it gives: what each tenant has used.
+type TenantUsage func() map[string]Usage
+
+var (
+	gpuSecondsDesc = prometheus.NewDesc("scuda_tenant_gpu_seconds_total",
+		"Seconds that a tenant's sessions had work for GPUs, which is a guess at the GPU time they used, by tenant.",
+		[]string{"tenant"}, nil)
+	memorySecondsDesc = prometheus.NewDesc("scuda_tenant_gpu_memory_byte_seconds_total",
+		"Bytes of the GPUs' memory that a tenant's sessions had, times seconds, by tenant.", []string{"tenant"}, nil)
+	tenantCopiedDesc = prometheus.NewDesc("scuda_tenant_copied_bytes_total",
+		"Bytes that a tenant's programs copied between their memory and the GPUs', by tenant.",
+		[]string{"tenant", "direction"}, nil)
+)
+
+// Describe is of prometheus.Collector, as Collect is.
+func (TenantUsage) Describe(ch chan<- *prometheus.Desc) {
+	ch <- gpuSecondsDesc
+	ch <- memorySecondsDesc
+	ch <- tenantCopiedDesc
+}
+
+// Collect asks.
+func (u TenantUsage) Collect(ch chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
+	}
+	for tenant, of := range u() {
+		counter(gpuSecondsDesc, of.GPUSeconds, tenant)
+		counter(memorySecondsDesc, of.MemoryByteSeconds, tenant)
+		counter(tenantCopiedDesc, float64(of.ToDevice), tenant, "to_device")
+		counter(tenantCopiedDesc, float64(of.ToHost), tenant, "to_host")
+	}
+}

@@ -42,14 +42,12 @@ func (m *Meter) Sample(now time.Time, s Sample) (since Used) {
 		since.Memory = float64(m.before.Memory) * d.Seconds()
 		m.last = now
 	}
-	grown := func(now, before uint64) uint64 { // a worker that was taken over may write anything
-		if now < before {
-			return 0
-		}
-		return now - before
-	}
-	since.ToDevice, since.ToHost = grown(s.ToDevice, m.before.ToDevice), grown(s.ToHost, m.before.ToHost)
-	since.Calls = grown(s.Calls, m.before.Calls)
+	// counters do not go back: there is nothing to be seen of a worker that ends, and one that was taken over may write
+	// anything
+	s.ToDevice, s.ToHost = max(s.ToDevice, m.before.ToDevice), max(s.ToHost, m.before.ToHost)
+	s.Calls = max(s.Calls, m.before.Calls)
+	since.ToDevice, since.ToHost = s.ToDevice-m.before.ToDevice, s.ToHost-m.before.ToHost
+	since.Calls = s.Calls - m.before.Calls
 	m.before = s
 	m.used.Add(since)
 	return since

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/config"
+	record "scuda.dev/scuda/server/usage"
+)
+
+// longestAgo is as far as --since looks back.
+const longestAgo = 100 * 365 * 24 * time.Hour
+
+func newUsage() *cobra.Command {
+	var since, by, state string
+	var logs []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "usage",
+		Short: "Say what sessions have used of this machine's GPUs",
+		Long: `Say what sessions have used of this machine's GPUs, from the usage logs of its servers: run it where scuda
+serve runs, as the server's user or as root.
+
+A session is in the log when it has ended; one that runs, up to the last full hour of it. GPU TIME is the time that
+there was work for GPUs, a guess, which is marked by ~. MEMORY is bytes times hours, as far as the server knows what
+sessions have: by a limit (--max-vram), or from the driver where it offers metrics. IN and OUT are bytes that were
+copied to GPUs and from them.
+
+--json prints a list, and of each tenant, session or day:
+
+  key                    the tenant, the session's id, or the day (of this machine's clock)
+  tenant, program        of a session; the program is what the client says
+  sessions               how many there were
+  seconds                that they were open
+  gpu_seconds            that they used GPUs; estimated: whether that is a guess
+  memory_byte_seconds    bytes of GPU memory times seconds
+  copied_to_gpu_bytes, copied_to_host_bytes, calls
+
+` + exitHelp,
+		Example: "  scuda usage --since 7d\n  scuda usage --since 2026-01-01 --by day --json",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := applyEnv(cmd.Flags()); err != nil {
+				return err
+			}
+			if !slices.Contains(record.By(), by) {
+				return usage(fmt.Errorf("--by %.40q is none of %s", by, strings.Join(record.By(), ", ")))
+			}
+			from, err := parseSince(since, time.Now())
+			if err != nil {
+				return usage(err)
+			}
+			if len(logs) == 0 {
+				if logs, err = usageLogs(state); err != nil {
+					return err
+				}
+			}
+			sums, bad := record.NewAdder(by), 0
+			for _, path := range logs {
+				n, err := record.Records(path, from, sums.Add)
+				if bad += n; errors.Is(err, fs.ErrPermission) {
+					return &exitError{exitRefused, fmt.Errorf("%w; use sudo", err)}
+				} else if err != nil {
+					return err
+				}
+			}
+			if bad > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "scuda: %d lines of the usage log are no records\n", bad)
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), sums.Sums())
+			}
+			return printUsage(cmd.OutOrStdout(), by, sums.Sums())
+		},
+	}
+	cmd.Flags().StringVar(&since, "since", "7d", "`TIME` to look back, such as 90m, 24h or 7d, or a day: 2026-01-31")
+	cmd.Flags().StringVar(&by, "by", "tenant", "`WHAT` to add up by: tenant, session or day")
+	cmd.Flags().StringArrayVar(&logs, "log", nil,
+		"`FILE` that scuda serve's --usage-log names; may be given again (default: all in the server's state folder)")
+	cmd.Flags().StringVar(&state, "state-dir", "", "`FOLDER` of the server's state (default: ~/.local/state/scuda)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	withEnv(cmd.Flags(), "state-dir")
+	return cmd
+}
+
+// usageLogs are the logs of the servers that keep their state in a folder.
+func usageLogs(folder string) ([]string, error) {
+	if folder == "" {
+		var err error
+		if folder, err = config.StateFolder(); err != nil {
+			return nil, err
+		}
+	}
+	logs, err := filepath.Glob(filepath.Join(folder, "usage-*.jsonl"))
+	if err == nil && len(logs) == 0 {
+		err = fmt.Errorf("no server has written a usage log in %s; --log FILE names one, --state-dir another folder", folder)
+	}
+	return logs, err
+}
+
+// parseSince reads how far to look back, or from which day on.
+func parseSince(s string, now time.Time) (time.Time, error) {
+	if day, err := time.ParseInLocation(time.DateOnly, s, time.Local); err == nil {
+		return day, nil
+	}
+	var d time.Duration
+	if number, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil {
+			return time.Time{}, fmt.Errorf("--since %.40q: write 90m, 24h, 7d or 2026-01-31", s)
+		}
+		d = time.Duration(n) * 24 * time.Hour
+	} else if n, err := time.ParseDuration(s); err == nil && n >= 0 {
+		d = n
+	} else {
+		return time.Time{}, fmt.Errorf("--since %.40q: write 90m, 24h, 7d or 2026-01-31", s)
+	}
+	return now.Add(-min(d, longestAgo)), nil
+}
+
+// printUsage prints a table.
+func printUsage(out io.Writer, by string, sums []record.Sum) error {
+	if len(sums) == 0 {
+		fmt.Fprintln(out, "nothing was used in that time")
+		return nil
+	}
+	columns := []column{{name: strings.ToUpper(by)}, {name: "SESSIONS", right: true}, {name: "OPEN", right: true},
+		{name: "GPU TIME", right: true}, {name: "MEMORY", right: true}, {name: "IN", right: true},
+		{name: "OUT", right: true}, {name: "CALLS", right: true}}
+	if by == "session" {
+		columns[1] = column{name: "TENANT", soft: true}
+		columns = slices.Insert(columns, 2, column{name: "PROGRAM", soft: true})
+	}
+	var rows [][]string
+	for i := range sums {
+		s := &sums[i]
+		row := []string{s.Key, strconv.Itoa(s.Sessions), age(s.Seconds), map[bool]string{true: "~"}[s.Estimated] + age(s.GPU),
+			fmt.Sprint(config.Size(s.Memory/3600)) + "·h", fmt.Sprint(config.Size(s.ToDevice)),
+			fmt.Sprint(config.Size(s.ToHost)), strconv.FormatUint(s.Calls, 10)}
+		if by == "session" {
+			row[1] = s.Tenant
+			row = slices.Insert(row, 2, s.Program)
+		}
+		rows = append(rows, row)
+	}
+	return writeTable(out, 0, columns, rows)
+}

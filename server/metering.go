@@ -1,0 +1,134 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"scuda.dev/scuda/server/door"
+	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/usage"
+	"scuda.dev/scuda/transport"
+)
+
+// What CUDA sessions use is looked at every second, and written into the usage log when they end and once an hour.
+const (
+	meterEvery  = time.Second
+	recordEvery = time.Hour
+	memoryEvery = 30 * time.Second // the driver is asked for memory that nobody counts
+)
+
+// metering is what sessions used.
+type metering struct {
+	log    *usage.Log // nil: none
+	totals usage.Totals
+
+	mu     sync.Mutex // guards what follows
+	asked  time.Time
+	memory map[int]uint64 // of the GPUs', by worker, as the driver says
+}
+
+// openUsage opens the log that the configuration wants. A place that the server chose itself is no reason not to serve.
+func (s *supervisor) openUsage() error {
+	path, chosen := s.cfg.UsageLog, false
+	switch {
+	case path == usage.None, path == "" && s.cfg.StateDir == "":
+		return nil
+	case path == "":
+		chosen = true
+		path = usage.FileOf(s.cfg.StateDir, s.cfg.Listener.Addr().(*net.TCPAddr).Port)
+	}
+	err := error(nil)
+	if chosen {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	}
+	if err == nil {
+		s.metering.log, err = usage.Open(path)
+	}
+	if err != nil && chosen {
+		s.log.Warn("there is no usage log; --usage-log FILE names another place", "error", err)
+		return nil
+	}
+	if err == nil {
+		s.log.Info("usage log", "file", path)
+	}
+	return err
+}
+
+// meter follows a CUDA session to its end, which the function that it gives waits for and notes.
+func (s *supervisor) meter(x *session) (over func(how string)) {
+	m, done := usage.NewMeter(x.opened), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(meterEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case now := <-tick.C:
+				s.sample(m, x, x.proc.glance(), now)
+				if now.Sub(m.Since()) >= recordEvery {
+					s.record(m, x, "")
+				}
+			case <-x.proc.exited:
+				return
+			}
+		}
+	}()
+	return func(how string) {
+		<-done
+		s.sample(m, x, x.proc.final, time.Now())
+		s.record(m, x, how)
+	}
+}
+
+// sample notes what a session's worker says.
+func (s *supervisor) sample(m *usage.Meter, x *session, seen metrics.Glance, now time.Time) {
+	used := m.Sample(now, usage.Sample{Busy: seen.Pending, Active: seen.Active, Memory: s.memoryOf(x, now),
+		ToDevice: seen.ToDevice, ToHost: seen.ToHost, Calls: seen.Calls})
+	s.metering.totals.Add(x.who.Name, used)
+}
+
+// memoryOf is what a session has of the GPUs' memory: what is counted, else what the driver said lately, on a server
+// with a metrics port. Without that nobody asks the driver.
+func (s *supervisor) memoryOf(x *session, now time.Time) uint64 {
+	if x.quota > 0 {
+		return x.visit.Memory()
+	}
+	if s.cfg.Metrics == "" {
+		return 0
+	}
+	m := &s.metering
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now.Sub(m.asked) >= memoryEvery {
+		m.asked, m.memory = now, make(map[int]uint64)
+		for _, u := range s.gpusSoon().Users {
+			m.memory[u.PID] += u.Bytes
+		}
+	}
+	return m.memory[x.proc.pid()]
+}
+
+// record writes what a session used since the last time.
+func (s *supervisor) record(m *usage.Meter, x *session, how string) {
+	said := func(s string) string { return transport.Printable(door.Clip(s, maxSaid)) }
+	from, to, used := m.Cut()
+	err := s.metering.log.Write(&usage.Record{From: from.Round(0), To: to.Round(0), Session: x.id, Tenant: x.who.Name,
+		User: said(x.client.user), Host: said(x.client.host), Program: said(filepath.Base(x.client.command)), End: how,
+		Used: used})
+	if err != nil {
+		s.warn(s.log, "cannot write into the usage log", "error", fmt.Errorf("session %s: %w", x.id, err))
+	}
+}
+
+// tenantUsage is what tenants have used, for metrics.
+func (s *supervisor) tenantUsage() map[string]metrics.Usage {
+	all := make(map[string]metrics.Usage)
+	for name, u := range s.metering.totals.All() {
+		all[name] = metrics.Usage{GPUSeconds: u.GPU, MemoryByteSeconds: u.Memory, ToDevice: u.ToDevice, ToHost: u.ToHost}
+	}
+	return all
+}
