@@ -17,6 +17,7 @@ type Limits struct {
 	NVML         uint64        // NVML sessions of the tenant at once; 0: its share, where there are other tenants
 	VRAM         Size          // of the GPUs, for each session
 	TenantVRAM   Size          // of the GPUs, for all sessions of the tenant together
+	LeaseVRAM    Size          // of the GPUs, for all sessions of one lease together; leases say it, no option
 	HostMemory   Size          // of the server's machine, that a worker holds for its client
 	PinnedMemory Size          // of that machine, page-locked
 	Idle         time.Duration // how long a session may make no call
@@ -55,7 +56,7 @@ var LimitTable = []Limit{
 }
 
 // MostVRAM is how much GPU memory a session may have at most; 0: any number.
-func (l *Limits) MostVRAM() Size { return Lower(l.VRAM, l.TenantVRAM) }
+func (l *Limits) MostVRAM() Size { return Lower(l.VRAM, Lower(l.TenantVRAM, l.LeaseVRAM)) }
 
 // Lower is the lower of two bounds, of which 0 is none.
 func Lower(a, b Size) Size {

@@ -48,7 +48,7 @@ func TestLimits(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if want := (Limits{3, 4, 5, GiB, 4 * GiB, 2 * GiB, 3 * GiB, time.Hour, 2 * time.Hour}); l != want {
+	if want := (Limits{3, 4, 5, GiB, 4 * GiB, 0, 2 * GiB, 3 * GiB, time.Hour, 2 * time.Hour}); l != want {
 		t.Errorf("%+v", l)
 	}
 }

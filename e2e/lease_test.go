@@ -77,7 +77,7 @@ func TestLease(t *testing.T) {
 		t.Errorf("list says\n%s", text)
 	}
 	if text := ask(t, env, 0, "lease", "show", "job 7").out.String(); !strings.Contains(text,
-		"\nmemory    32 MiB for each session\nsessions  1 of 1\nshare     300\nclass     high\n") {
+		"\nmemory    32 MiB for its sessions together\nsessions  1 of 1\nshare     300\nclass     high\n") {
 		t.Errorf("show says\n%s", text)
 	}
 	if got := ask(t, env, 0, "__complete", "lease", "revoke", "").out.String(); !strings.Contains(got,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,7 +75,7 @@ func (s *supervisor) terms(who bearer) (lease.Terms, error) {
 // limits are those of a session under terms.
 func (s *supervisor) limits(who bearer, terms *lease.Terms) config.Limits {
 	l := s.cfg.Tenants.Limits(who.Name, *s.cfg.Limits)
-	l.VRAM = config.Lower(l.VRAM, terms.Memory)
+	l.LeaseVRAM = terms.Memory
 	return l
 }
 
@@ -146,6 +147,12 @@ func (s *sessions) under(lease string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int(s.byLease[lease])
+}
+
+// leaseNumber is a lease's id as a number; 0: none.
+func leaseNumber(id string) uint64 {
+	n, _ := strconv.ParseUint(id, 16, 64) // it is one that the book has made
+	return n
 }
 
 // leaseLabel is the label of a lease.

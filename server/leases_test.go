@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
@@ -159,7 +160,7 @@ func TestLeaseIsRevoked(t *testing.T) {
 		t.Errorf("%+v\n%+v", a, b)
 	}
 	s.token = []byte(a.Credential)
-	cuda, nvml := s.open(transport.KindCUDA), s.open(transport.KindNVML)
+	one, looks := s.open(transport.KindCUDA), s.open(transport.KindNVML)
 	s.token = []byte(b.Credential)
 	other := s.open(transport.KindCUDA)
 	all := list(t, c, 3)
@@ -177,16 +178,16 @@ func TestLeaseIsRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	const why = ": the job was cancelled; ask who gave it to you for another one (scuda lease create)"
-	_, text, err := cuda.message()
+	_, text, err := one.message()
 	if want := "the session ends: lease " + a.ID + " (job 7) of tenant alice was revoked at "; err != nil ||
 		!strings.HasPrefix(string(text), want) || !strings.HasSuffix(string(text), why) {
 		t.Errorf("CUDA's client is told %q, %v", text, err)
 	}
 	for err == nil {
-		_, _, err = nvml.message()
+		_, _, err = looks.message()
 	}
-	if len(nvml.notices) != 1 || !strings.HasSuffix(nvml.notices[0], why) {
-		t.Errorf("NVML's client is told %q", nvml.notices)
+	if len(looks.notices) != 1 || !strings.HasSuffix(looks.notices[0], why) {
+		t.Errorf("NVML's client is told %q", looks.notices)
 	}
 	if x := list(t, c, 1)[0]; x.Lease != b.ID || !other.alive() {
 		t.Errorf("left is %+v", x)
@@ -275,6 +276,49 @@ func TestLeaseExpires(t *testing.T) {
 		s.until("it is gone", func() bool { all, err := c.Sessions(t.Context()); return err == nil && len(all) == 0 })
 		return
 	}
+}
+
+// The sessions of a lease have its memory together, within what their tenant has.
+func TestMemoryOfALease(t *testing.T) {
+	s, c := administered(t, func(c *Config) {
+		c.Tenants = registry(t, "alice token=alice-token max-vram-per-tenant=12MiB\n")
+	})
+	l := granted(t, c, admin.LeaseRequest{Memory: 8 * config.MiB, Seconds: 3600})
+	alloc := func(l *link, mib uint64, want cuda.CUresult) {
+		t.Helper()
+		ask := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), mib<<20)
+		if r, _, err := l.call(cuda.OpCuMemAlloc_v2, 1<<36, ask); r != int32(want) || err != nil {
+			t.Errorf("%d MiB: %d, %v", mib, r, err)
+		}
+	}
+	free := func(l *link, want uint64) {
+		t.Helper()
+		ask := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 1), 1)
+		r, b, err := l.call(cuda.OpCuMemGetInfo_v2, 1<<36, ask)
+		if r != 0 || err != nil || len(b) < 32 || binary.LittleEndian.Uint64(b[8:]) != want<<20 ||
+			binary.LittleEndian.Uint64(b[24:]) != 8<<20 {
+			t.Errorf("%d, %x, %v", r, b, err)
+		}
+	}
+	s.token = []byte(l.Credential)
+	one, two := s.open(transport.KindCUDA), s.open(transport.KindCUDA)
+	one.use(1 << 20)
+	two.use(1 << 20)
+	alloc(one, 4, cuda.CUDA_SUCCESS)
+	free(two, 2)
+	alloc(two, 3, cuda.CUDA_ERROR_OUT_OF_MEMORY)
+	s.logged("memory of the lease")
+	s.token = []byte("alice-token")
+	other := s.open(transport.KindCUDA)
+	other.use(5 << 20) // of the tenant, 1 MiB is left
+	free(two, 1)
+	alloc(two, 2, cuda.CUDA_ERROR_OUT_OF_MEMORY)
+	other.leave()
+	s.until("the tenant has that again", func() bool {
+		all, err := c.Sessions(t.Context())
+		return err == nil && len(all) == 2
+	})
+	alloc(two, 2, cuda.CUDA_SUCCESS)
 }
 
 // uuids are those of the GPUs that a session was told of.

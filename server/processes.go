@@ -54,19 +54,37 @@ func (s *sessions) processes(tenant string, of client) (list []nvmldispatch.Proc
 	return list
 }
 
-// memoryOf is what a tenant's limits leave of a GPU for the machine of of. What counts is what the tenant has where all
-// of its sessions share a limit, else what the sessions of that machine have.
-func (s *sessions) memoryOf(tenant string, of client, limits *config.Limits) nvmldispatch.Memory {
+// memoryOf is what limits leave of a GPU for the machine of of. What counts against the limit of a session is what the
+// sessions of that machine have, as NVML's own session has nothing.
+func (s *sessions) memoryOf(who bearer, of client, limits *config.Limits) nvmldispatch.Memory {
 	m := nvmldispatch.Memory{Limit: uint64(limits.MostVRAM())}
 	if m.Limit == 0 {
 		return m
 	}
+	var ours, tenants, leases uint64
 	s.each(func(x *session) {
-		mine := x.client.host == of.host && x.client.address == of.address
-		if !x.nvml && x.who.Name == tenant && (mine || limits.TenantVRAM > 0) {
-			m.Used += x.visit.Memory()
+		if x.nvml || x.who.Name != who.Name {
+			return
+		}
+		has := x.visit.Memory()
+		tenants += has
+		if x.who.lease == who.lease {
+			leases += has
+		}
+		if x.client.host == of.host && x.client.address == of.address {
+			ours += has
 		}
 	})
+	free := m.Limit
+	for _, l := range []struct {
+		limit config.Size
+		used  uint64
+	}{{limits.VRAM, ours}, {limits.TenantVRAM, tenants}, {limits.LeaseVRAM, leases}} {
+		if most := uint64(l.limit); most > 0 {
+			free = min(free, most-min(l.used, most))
+		}
+	}
+	m.Used = m.Limit - free
 	return m
 }
 

@@ -369,7 +369,7 @@ func (s *supervisor) serveSession(
 	}
 	var visit *commons.Visit
 	if !nvml {
-		if visit, err = s.commons.Enter(c.who.Name); err != nil {
+		if visit, err = s.commons.Enter(c.who.Name, leaseNumber(c.who.lease)); err != nil {
 			p.end()
 			if errors.Is(err, commons.ErrFull) {
 				return refusef(transport.StatusBusy, "%w", err)
@@ -388,7 +388,7 @@ func (s *supervisor) serveSession(
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
 		who := func() processList {
-			return processList{s.sessions.processes(x.who.Name, x.client), s.sessions.memoryOf(x.who.Name, x.client, &limits)}
+			return processList{s.sessions.processes(x.who.Name, x.client), s.sessions.memoryOf(x.who, x.client, &limits)}
 		}
 		p.who.Store(&who)
 	} else {

@@ -25,7 +25,7 @@ const leaseFields = `
   id, label        its id, and what its maker calls it
   tenant           in whose name its sessions run
   gpus             UUIDs of the GPUs that its sessions see; []: all
-  memory_bytes     quota of GPU memory for each session, 0: the tenant's
+  memory_bytes     quota of GPU memory for its sessions together, 0: the tenant's
   sessions         of CUDA at once, 0: as many as the tenant may have
   share, class     a weight, and low, normal or high
   created, expires
@@ -81,7 +81,7 @@ carried and shown; work on the GPU does not go by them yet.
 	f.SortFlags = false
 	f.StringVar(&o.want.Tenant, "tenant", "", "`NAME` of the tenant; may be left out where the server has only one")
 	f.DurationVar(&o.lasts, "for", 8*time.Hour, "`TIME` until it expires")
-	f.Var(&o.want.Memory, "memory", "`SIZE` of the GPU memory that each session may have; 0: the tenant's")
+	f.Var(&o.want.Memory, "memory", "`SIZE` of the GPU memory that its sessions may have together; 0: the tenant's")
 	f.Uint32Var(&o.want.Sessions, "sessions", 0, "`N` programs at once, 0: as many as the tenant may have")
 	f.StringVar(&o.want.GPUs, "gpus", "",
 		"`WHICH` GPUs its sessions see: UUIDs with commas between them, N, KIND or KIND:N (those that are leased least)")
@@ -305,7 +305,7 @@ credential is not shown: the server does not have it.
 func showLease(out io.Writer, l *admin.Lease) {
 	quota := "as its tenant"
 	if l.Memory > 0 {
-		quota = l.Memory.String() + " for each session"
+		quota = l.Memory.String() + " for its sessions together"
 	}
 	for _, row := range [][2]string{
 		{"lease", leaseTitle(l)},

@@ -10,7 +10,7 @@ import (
 // sit gives the seat of a new session of a tenant's.
 func sit(t *testing.T, all *Tenants, tenant string) (*Seat, *Visit) {
 	t.Helper()
-	v, err := all.Enter(tenant)
+	v, err := all.Enter(tenant, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,11 +75,11 @@ func TestRoom(t *testing.T) {
 	visits := make([]*Visit, Places)
 	for i := range visits {
 		var err error
-		if visits[i], err = all.Enter("a"); err != nil {
+		if visits[i], err = all.Enter("a", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := all.Enter("a"); !errors.Is(err, ErrFull) {
+	if _, err := all.Enter("a", 0); !errors.Is(err, ErrFull) {
 		t.Errorf("more places than there are: %v", err)
 	}
 	for _, v := range visits {

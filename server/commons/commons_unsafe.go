@@ -30,7 +30,8 @@ type Place struct {
 	id       atomic.Uint64 // by which others know it; 0: it shares no memory
 	position atomic.Uint64 // in its client's stream: everything before was handed to the driver
 	patience atomic.Int64  // others wait so many nanoseconds for the next step
-	_        [4]uint64     // a cache line each
+	lease    atomic.Uint64 // of the session, 0: none; the supervisor writes it
+	_        [3]uint64     // a cache line each
 }
 
 // Patience is how long others wait for a session that does not get on. A first launch that has its code loaded takes
@@ -57,6 +58,7 @@ func (p *Place) clear() {
 	p.id.Store(0)
 	p.position.Store(0)
 	p.memory.Store(0)
+	p.lease.Store(0)
 }
 
 const boardBytes = int(unsafe.Sizeof(board{}))

@@ -41,7 +41,7 @@ func bookTogether(t *testing.T) {
 	workers := make([]*exec.Cmd, processes)
 	for i := range visits {
 		var err error
-		if visits[i], err = all.Enter("a"); err != nil {
+		if visits[i], err = all.Enter("a", 0); err != nil {
 			t.Fatal(err)
 		}
 		fd, err := unix.Dup(visits[i].FD())
@@ -101,5 +101,60 @@ func TestBook(t *testing.T) {
 	a.Has(math.MaxUint64)
 	if _, ok := b.Book(0, 1, math.MaxInt64); ok || b.Others() != math.MaxInt64 {
 		t.Errorf("%d beside it", b.Others())
+	}
+}
+
+// A session gets what both its lease and its tenant leave.
+func TestBookOfALease(t *testing.T) {
+	var all Tenants
+	seat := func(lease uint64) *Seat {
+		t.Helper()
+		v, err := all.Enter("a", lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.FcntlInt(uintptr(v.FD()), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(fd, v.Place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s
+	}
+	one, two, other, none := seat(7), seat(7), seat(8), seat(0)
+	for _, s := range []*Seat{one, two} {
+		if limit := s.Bound(100, 40); limit != 40 {
+			t.Errorf("the limit is %d", limit)
+		}
+	}
+	if other.Bound(100, 0) != 100 || none.Bound(0, 0) != 0 || other.Bound(100, 200) != 100 {
+		t.Error("other limits")
+	}
+	for i, c := range []struct {
+		s                *Seat
+		has, more, limit uint64
+		others           uint64
+		ok               bool
+	}{
+		{one, 0, 30, 40, 0, true},
+		{two, 0, 11, 40, 30, false}, // of the lease, 10 are left
+		{two, 0, 10, 40, 30, true},
+		{other, 0, 60, 100, 40, true}, // of the tenant nothing is left now
+		{two, 5, 5, 40, 35, false},    // those that were given back have gone: 5 of the tenant's would be
+		{other, 40, 0, 100, 35, true},
+		{two, 5, 5, 40, 30, true},
+		{one, 0, 31, 40, 10, false},
+	} {
+		if i == 4 {
+			two.Has(5)
+			other.Has(65)
+		}
+		others, ok := c.s.Book(c.has, c.more, c.limit)
+		if others != c.others || ok != c.ok {
+			t.Errorf("%d: %d beside it, %v", i, others, ok)
+		}
 	}
 }

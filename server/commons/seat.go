@@ -10,6 +10,8 @@ import (
 type Seat struct {
 	all shared
 	n   int
+	// bounds of memory; 0: none
+	ofTenant, ofLease uint64
 }
 
 // Open gives the seat of a place of the memory behind fd, which it takes over.
@@ -22,7 +24,7 @@ func Open(fd, place int) (*Seat, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Seat{all, place}, nil
+	return &Seat{all: all, n: place}, nil
 }
 
 // Close gives the memory back, after which neither the seat nor a place must be used.

@@ -44,8 +44,8 @@ func (v *Visit) Memory() uint64 {
 	return v.hall.places[v.Place].memory.Load()
 }
 
-// Enter gives a session of a tenant a place.
-func (t *Tenants) Enter(tenant string) (*Visit, error) {
+// Enter gives a session of a tenant, under a lease of this number (0: none), a place.
+func (t *Tenants) Enter(tenant string, lease uint64) (*Visit, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.by[tenant]
@@ -70,6 +70,7 @@ func (t *Tenants) Enter(tenant string) (*Visit, error) {
 		n = len(h.taken)
 		h.taken = append(h.taken, true)
 	}
+	h.places[n].lease.Store(lease)
 	h.seats.Store(uint64(len(h.taken)))
 	return &Visit{Place: n, tenant: tenant, of: t, hall: h}, nil
 }

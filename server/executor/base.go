@@ -6,6 +6,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/handle"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/quota"
@@ -85,11 +86,18 @@ func newBase(cfg Config, table *handle.Table) base {
 // newQuota bounds the GPUs' memory, where it is bounded.
 func newQuota(cfg *Config) *quota.GPU {
 	l := cfg.Limits
-	if l.VRAM == 0 && l.TenantVRAM == 0 {
+	if l.MostVRAM() == 0 {
 		return nil
 	}
+	together, name := l.TenantVRAM, "max-vram-per-tenant"
+	if cfg.Seat != nil {
+		together = config.Size(cfg.Seat.Bound(uint64(l.TenantVRAM), uint64(l.LeaseVRAM)))
+	}
+	if together != l.TenantVRAM {
+		name = "memory of the lease"
+	}
 	own := newBudget(cfg, l.VRAM, "max-vram", metrics.RefusedVRAM)
-	all := newBudget(cfg, l.TenantVRAM, "max-vram-per-tenant", metrics.RefusedTenantVRAM)
+	all := newBudget(cfg, together, name, metrics.RefusedTenantVRAM)
 	var account quota.Account
 	if cfg.Seat != nil {
 		account = cfg.Seat

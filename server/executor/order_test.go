@@ -50,7 +50,7 @@ func answered(ch <-chan message) bool {
 // sit gives a new session's seat among those of a tenant.
 func sit(t *testing.T, all *commons.Tenants) (*commons.Seat, *commons.Visit) {
 	t.Helper()
-	v, err := all.Enter("tenant")
+	v, err := all.Enter("tenant", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

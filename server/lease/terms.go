@@ -70,7 +70,7 @@ func ParseShare(s string) (uint32, error) {
 // Terms are what sessions may use, and what they are worth beside others. [Usual] are those of who has no others.
 type Terms struct {
 	GPUs     []string    `json:"gpus"`         // UUIDs of those that its sessions see; none: all
-	Memory   config.Size `json:"memory_bytes"` // of the GPUs, for each session; 0: no quota but the tenant's
+	Memory   config.Size `json:"memory_bytes"` // of the GPUs, for its sessions together; 0: no quota but the tenant's
 	Sessions uint32      `json:"sessions"`     // of CUDA at once; 0: as many as the tenant may have
 	Share    uint32      `json:"share"`        // a weight among those of the same class
 	Class    Class       `json:"class"`
