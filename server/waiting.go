@@ -38,7 +38,7 @@ type waiter struct {
 	place place
 	who   bearer
 	most  func() uint64 // sessions that its tenant may have; 0: any number
-	class queue.Class
+	class lease.Class
 	key   *queue.Waiter
 	may   chan error // gets nil with the place, or why there will be none
 
@@ -48,7 +48,7 @@ type waiter struct {
 
 // standing is what terms give a session in the queue.
 func standing(t *lease.Terms) queue.Standing {
-	return queue.Standing{Class: queue.Class(t.Class), Weight: float64(t.Share) / lease.UsualShare}
+	return queue.Standing{Class: t.Class, Weight: float64(t.Share) / lease.UsualShare}
 }
 
 // roomFor is how many may wait in a client's sight.

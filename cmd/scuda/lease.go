@@ -65,8 +65,8 @@ func newLeaseCreate() *cobra.Command {
 again. Programs use it as their token: in SCUDA_TOKEN, or in a file that SCUDA_TOKEN_FILE names. What is said of the
 lease beside that goes to standard error.
 
-What is left out is as the tenant has it without a lease. The limits of the tenant hold as well. --share and --class are
-carried and shown; work on the GPU does not go by them yet.
+What is left out is as the tenant has it without a lease. The limits of the tenant hold as well. The queue for places
+goes by --share and --class; the work of programs that run at the same time does not yet.
 ` + adminHelp + `
 --json prints credential (without --output), file (with it), kept (the lease outlives the server), and of the lease:
 ` + leaseFields + `

@@ -7,39 +7,22 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"scuda.dev/scuda/server/lease"
 )
 
-// Class goes before everything else: while somebody of a higher one can have a place, nobody of a lower one gets it.
-type Class int
+// Classes are those of waiters, the highest first.
+func Classes() []lease.Class { return []lease.Class{lease.High, lease.Normal, lease.Low} }
 
-// Classes.
-const (
-	Low Class = iota - 1
-	Normal
-	High
-)
-
-// Classes are all of them, the highest first.
-func Classes() []Class { return []Class{High, Normal, Low} }
-
-func (c Class) String() string {
-	switch {
-	case c < Normal:
-		return "low"
-	case c > Normal:
-		return "high"
-	}
-	return "normal"
-}
-
-// Standing is what a session's tenant or lease gives it here.
+// Standing is what a session's tenant or lease gives it here. The class goes before everything else: while somebody of
+// a higher one can have a place, nobody of a lower one gets it.
 type Standing struct {
-	Class  Class
+	Class  lease.Class
 	Weight float64 // a tenant with twice the weight is entitled to twice the use; 0 or less is 1
 }
 
 // Usual is the standing of whoever has no other.
-var Usual = Standing{Class: Normal, Weight: 1}
+var Usual = Standing{Class: lease.Normal, Weight: 1}
 
 // Request is what somebody wants a place for.
 type Request struct {
@@ -97,7 +80,7 @@ type Queue struct {
 func (q *Queue) Len() int { return len(q.waiting) }
 
 // Count is how many of a class wait.
-func (q *Queue) Count(c Class) (n int) {
+func (q *Queue) Count(c lease.Class) (n int) {
 	for _, w := range q.waiting {
 		if clamp(w.Class) == c {
 			n++
@@ -106,7 +89,7 @@ func (q *Queue) Count(c Class) (n int) {
 	return n
 }
 
-func clamp(c Class) Class { return max(Low, min(c, High)) }
+func clamp(c lease.Class) lease.Class { return max(lease.Low, min(c, lease.High)) }
 
 // Room says why the limits do not allow one more to wait; nil: they do.
 func (q *Queue) Room(r Request, l Limits) error {

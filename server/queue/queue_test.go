@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"scuda.dev/scuda/server/lease"
 )
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -25,7 +27,7 @@ func enter(t *testing.T, q *Queue, now time.Time, list ...Request) map[*Waiter]i
 
 func of(tenant string) Request { return Request{Tenant: tenant, Standing: Usual} }
 
-func classed(tenant string, c Class, weight float64) Request {
+func classed(tenant string, c lease.Class, weight float64) Request {
 	return Request{Tenant: tenant, Standing: Standing{c, weight}}
 }
 
@@ -38,7 +40,7 @@ func TestOrder(t *testing.T) {
 	}{
 		"arrival": {func(*Queue) {}, []Request{of("a"), of("b"), of("a")}, []int{0, 1, 2}},
 		"class before all": {func(q *Queue) { q.uses.begin("boss", start) },
-			[]Request{classed("a", Low, 1), classed("b", Normal, 1), classed("boss", High, 1)}, []int{2, 1, 0}},
+			[]Request{classed("a", lease.Low, 1), classed("b", lease.Normal, 1), classed("boss", lease.High, 1)}, []int{2, 1, 0}},
 		"use before arrival": {func(q *Queue) {
 			q.uses.begin("a", start)
 			q.Ended(start.Add(time.Minute), "a", time.Minute)
@@ -49,9 +51,9 @@ func TestOrder(t *testing.T) {
 			q.Ended(start.Add(3*time.Minute), "a", 0)
 			q.uses.begin("b", start)
 			q.Ended(start.Add(2*time.Minute), "b", 0)
-		}, []Request{classed("b", Normal, 1), classed("a", Normal, 2)}, []int{1, 0}},
+		}, []Request{classed("b", lease.Normal, 1), classed("a", lease.Normal, 2)}, []int{1, 0}},
 		"no weight is one": {func(q *Queue) { q.uses.begin("a", start) },
-			[]Request{classed("a", Normal, 0), classed("b", Normal, -1)}, []int{1, 0}},
+			[]Request{classed("a", lease.Normal, 0), classed("b", lease.Normal, -1)}, []int{1, 0}},
 		"long ago is forgotten": {func(q *Queue) {
 			q.uses.begin("a", start)
 			q.Ended(start.Add(10*time.Minute), "a", 0)
@@ -59,7 +61,7 @@ func TestOrder(t *testing.T) {
 			q.Ended(start.Add(59*time.Minute), "b", 0)
 		}, []Request{of("b"), of("a")}, []int{1, 0}},
 		"classes beyond the ends": {func(*Queue) {},
-			[]Request{classed("a", -9, 1), classed("a", Low, 1), classed("b", 9, 1)}, []int{2, 0, 1}},
+			[]Request{classed("a", -9, 1), classed("a", lease.Low, 1), classed("b", 9, 1)}, []int{2, 0, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var q Queue
@@ -216,7 +218,7 @@ func TestEstimate(t *testing.T) {
 func TestPositions(t *testing.T) {
 	var q Queue
 	q.Ended(start, "a", time.Minute)
-	known := enter(t, &q, start, of("a"), classed("b", High, 1), of("c"))
+	known := enter(t, &q, start, of("a"), classed("b", lease.High, 1), of("c"))
 	q.Admit(start, func(w *Waiter) Verdict {
 		if w.Tenant == "b" {
 			return Own
@@ -231,7 +233,7 @@ func TestPositions(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, not %v", got, want)
 	}
-	if q.Count(High) != 1 || q.Count(Normal) != 2 || q.Count(Low) != 0 {
+	if q.Count(lease.High) != 1 || q.Count(lease.Normal) != 2 || q.Count(lease.Low) != 0 {
 		t.Error("classes are counted wrongly")
 	}
 }
@@ -323,7 +325,7 @@ func TestAnyOrder(t *testing.T) {
 				}
 			},
 			"enter": func(t *rapid.T) {
-				r := classed(rapid.SampledFrom(names).Draw(t, "tenant"), Class(rapid.IntRange(-2, 2).Draw(t, "class")),
+				r := classed(rapid.SampledFrom(names).Draw(t, "tenant"), lease.Class(rapid.IntRange(-2, 2).Draw(t, "class")),
 					rapid.Float64Range(-1, 4).Draw(t, "weight"))
 				room := q.Room(r, l)
 				w := q.Enter(now, r)
