@@ -9,10 +9,12 @@ import (
 )
 
 func TestQueue(t *testing.T) {
-	for s, want := range map[string]time.Duration{"": transport.LongestWait, "0": 0, "0s": 0, " 30s ": 30 * time.Second,
+	for s, want := range map[string]time.Duration{"": transport.LongestWait, "0": 0, "0s": 0, "30s": 30 * time.Second,
 		"1h30m": 90 * time.Minute, "9999h": transport.LongestWait} {
-		if d, err := ParseQueue(s); err != nil || d != want {
-			t.Errorf("%q: %v, %v", s, d, err)
+		for _, s := range []string{s, " " + s + " "} {
+			if d, err := ParseQueue(s); err != nil || d != want {
+				t.Errorf("%q: %v, %v", s, d, err)
+			}
 		}
 	}
 	for _, s := range []string{"30", "-1s", "no", "s", "1d"} {

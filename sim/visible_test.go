@@ -18,7 +18,7 @@ func TestVisibleDevices(t *testing.T) {
 		return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 	}
 	for value, want := range map[string][]int{
-		"": {0, 1, 2}, "2": {2}, "2,0": {2, 0}, " 1 , 2": {1, 2}, "1,7,2": {1}, "7": nil, "1,1": nil, "-1": nil, "x": nil,
+		"": {0, 1, 2}, "2": {2}, "2,0": {2, 0}, "1 , 2": {1, 2}, "1,7,2": {1}, "7": nil, "1,1": nil, "-1": nil, "x": nil,
 		uuid(1): {1}, uuid(2) + ",0": {2, 0}, strings.ToUpper(uuid(2)): {2}, uuid(1)[:12]: {1}, "GPU-": nil,
 	} {
 		cfg, err := FromEnvironment(Config{Devices: 3, MemoryBytes: 64 << 20, Log: slog.New(slog.DiscardHandler)},

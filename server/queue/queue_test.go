@@ -40,7 +40,8 @@ func TestOrder(t *testing.T) {
 	}{
 		"arrival": {func(*Queue) {}, []Request{of("a"), of("b"), of("a")}, []int{0, 1, 2}},
 		"class before all": {func(q *Queue) { q.uses.begin("boss", start) },
-			[]Request{classed("a", lease.Low, 1), classed("b", lease.Normal, 1), classed("boss", lease.High, 1)}, []int{2, 1, 0}},
+			[]Request{classed("a", lease.Low, 1), classed("b", lease.Normal, 1), classed("boss", lease.High, 1)},
+			[]int{2, 1, 0}},
 		"use before arrival": {func(q *Queue) {
 			q.uses.begin("a", start)
 			q.Ended(start.Add(time.Minute), "a", time.Minute)

@@ -73,7 +73,7 @@ func (l *Log) open() error {
 	if l.bytes > 0 { // what a server that died wrote may lack its end
 		var last [1]byte
 		if _, err := f.ReadAt(last[:], l.bytes-1); err == nil && last[0] != '\n' {
-			k, _ := f.Write([]byte("\n"))
+			k, _ := f.WriteString("\n")
 			l.bytes += int64(k)
 		}
 	}
