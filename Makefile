@@ -24,7 +24,7 @@ build: check-go needs-build ## build build/scuda, build/lib and build/sim (the f
 test: needs-test build runtimes ## run all tests with the race detector (about 25 minutes on two processors)
 	$(call step,go vet,$(GO) vet ./...)
 	$(call step,all tests: one line a package; e2e takes longest,\
-	$(GO) test -race -shuffle=on -count=1 -timeout 25m ./... && echo "all packages passed")
+	$(GO) test -race -shuffle=on -count=1 -timeout 40m ./... && echo "all packages passed")
 
 FUZZTIME ?= 10m
 fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10m); FUZZFLAGS=-h lists more
