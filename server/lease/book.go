@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Errors of a book.
@@ -82,7 +84,7 @@ func Open(path string) (*Book, error) {
 		return b, nil
 	}
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) { // where nothing can be kept, nothing was
 		return b, nil
 	}
 	if err == nil {

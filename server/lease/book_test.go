@@ -146,6 +146,9 @@ func TestCannotBeKept(t *testing.T) {
 	if _, err := b.Find([]byte(credential)); !errors.Is(err, ErrRevoked) {
 		t.Errorf("it holds: %v", err)
 	}
+	if _, _, err := open(t, b.path).Grant(of("a"), time.Hour); !errors.Is(err, ErrKept) { // a server serves without
+		t.Errorf("granted by a book whose folder cannot be: %v", err)
+	}
 }
 
 func TestFull(t *testing.T) {
