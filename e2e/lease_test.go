@@ -49,7 +49,7 @@ func TestLease(t *testing.T) {
 
 	p = s.under(t, l.Credential, "hold", "16")
 	p.await(p.out, "^ready$")
-	second := s.under(t, l.Credential, "init")
+	second := start(t, s.env("SCUDA_TOKEN="+l.Credential, "SCUDA_QUEUE=0"), program("init"), kernels)
 	second.wait(patience)
 	if said := second.err.String(); !strings.Contains(said,
 		"lease "+l.ID+" has 1 CUDA sessions, which is what its --sessions allows") {
