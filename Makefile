@@ -78,6 +78,7 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || \
 	{ gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
 	$(call step,golangci-lint,$(GO) run $(GOLANGCI_LINT) run --allow-parallel-runners)
+	$(call step,go vet of the client's program,$(GO) vet -tags client ./cmd/scuda)
 	$(call step,what is generated is up to date,\
 	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
 	$(GO) run ./perf/bench/table -check && $(GO) run ./config/table -check && $(GO) run ./deploy/grafana -check && \

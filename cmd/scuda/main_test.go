@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/spf13/pflag"
 )
 
 func TestMain(m *testing.M) {
@@ -54,40 +53,6 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("exit code %d, not %d", got, want)
 	}
-}
-
-func TestEnvironment(t *testing.T) {
-	t.Setenv("SCUDA_CACHE_DIR", "/from/env")
-	t.Setenv("SCUDA_MAX_SESSIONS", "9")
-	t.Setenv("SCUDA_GPU", "")
-	var o serveOptions
-	flags := newFlags(&o)
-	if err := flags.Parse([]string{"--max-sessions", "3"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := applyEnv(flags); err != nil {
-		t.Fatal(err)
-	}
-	if o.cacheDir != "/from/env" || o.sessions != 3 || o.gpu != "auto" {
-		t.Errorf("got %+v", o)
-	}
-	t.Setenv("SCUDA_WARM", "many")
-	var e *exitError
-	if err := applyEnv(newFlags(&o)); !errors.As(err, &e) || e.code != exitUsage ||
-		!strings.Contains(err.Error(), "SCUDA_WARM") {
-		t.Errorf("got %v", err)
-	}
-	for _, name := range serveFlags {
-		if f := flags.Lookup(name); !strings.Contains(f.Usage, envName(name)) {
-			t.Errorf("--%s does not name its variable: %s", name, f.Usage)
-		}
-	}
-}
-
-func newFlags(o *serveOptions) *pflag.FlagSet {
-	f := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	o.flags(f)
-	return f
 }
 
 func TestListEnvironment(t *testing.T) {
