@@ -62,6 +62,11 @@ func spreadOf(metric, labels string) string {
 		labels + `}[$__rate_interval]))`
 }
 
+// times is how often a second something was observed, in both forms of its histogram.
+func times(metric, by, labels string) string {
+	return rateOf(metric+"_count", by, labels) + ` or histogram_count(` + rateOf(metric, by, labels) + `)`
+}
+
 func rate(metric, by string) string { return rateOf(metric, by, pick) }
 
 func rateOf(metric, by, labels string) string {

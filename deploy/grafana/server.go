@@ -2,7 +2,7 @@ package main
 
 // server is the dashboard of servers, and of clients that offer metrics.
 var server = board{
-	file: "deploy/grafana/scuda.json", uid: "scuda", title: "scuda", version: 2,
+	file: "deploy/grafana/scuda.json", uid: "scuda", title: "scuda", version: 3,
 	marks: [][2]string{
 		{"Server shuts down", `scuda_draining{` + pick + `} == 1`},
 		{"Fallback to TCP", `increase(scuda_transport_changes_total{` + pick + `, to="tcp"}[1m]) > 0`},
@@ -13,6 +13,12 @@ var server = board{
 	},
 	sections: serverSections,
 }
+
+// The time that programs waited in the queue, and those of them that got a place.
+const (
+	waited   = "scuda_admission_wait_seconds"
+	admitted = pick + `, outcome="admitted"`
+)
 
 var serverSections = []section{
 	{"Overview", []panel{
@@ -47,8 +53,41 @@ var serverSections = []section{
 		{title: "Sessions of tenants", kind: "timeseries", unit: "short", says: "Who uses the servers.",
 			queries: [][2]string{{`sum by (tenant) (scuda_tenant_sessions{` + pick + `})`, "{{tenant}}"}}},
 		{title: "GPU memory of tenants", kind: "timeseries", unit: "bytes",
-			says:    "Counted where the server limits it (--max-vram, --max-vram-per-tenant).",
+			says:    "Counted where it is limited (--max-vram, --max-vram-per-tenant, --memory of a lease).",
 			queries: [][2]string{{orNone(`sum by (tenant) (scuda_tenant_gpu_memory_bytes{` + pick + `})`), "{{tenant}}"}}},
+		{title: "GPU time of tenants", kind: "timeseries", unit: "percentunit",
+			says: "How many programs of a tenant had work for GPUs, on average; 100 % is one all the time. It is a guess at " +
+				"the GPUs' time: of programs that share a GPU each counts in full.",
+			queries: [][2]string{{rate("scuda_tenant_gpu_seconds_total", "tenant"), "{{tenant}}"}}},
+		{title: "GPU memory of tenants, on average", kind: "timeseries", unit: "bytes",
+			says:    "As scuda usage adds it up. Without a limit it is what the driver says every 30 s.",
+			queries: [][2]string{{rate("scuda_tenant_gpu_memory_byte_seconds_total", "tenant"), "{{tenant}}"}}},
+		{title: "Copies of tenants", kind: "timeseries", unit: "Bps", says: "Bytes that their programs copied.",
+			queries: [][2]string{
+				{rate("scuda_tenant_copied_bytes_total", "tenant, direction"), "{{tenant}} {{direction}}"},
+			}},
+		{title: "Leases", kind: "timeseries", unit: "short", says: "Those that hold. A server has room for 4096.",
+			queries: [][2]string{{orNone(`sum by (tenant) (scuda_leases{` + pick + `})`), "{{tenant}}"}}},
+	}},
+	{"Queue", []panel{
+		{title: "Programs in the queue", kind: "timeseries", unit: "short",
+			says: "They wait in cuInit, as there is no place for a session of theirs. --max-queue bounds them.",
+			queries: [][2]string{
+				{orNone(`sum by (class) (scuda_admission_waiting{` + pick + `})`), "{{class}}"},
+			}},
+		{title: "Time until a place", kind: "timeseries", unit: "s", warn: 60, bad: 600,
+			says: "Of those that waited and got one; half of them, and 95 of 100, within this time. Programs for which there " +
+				"was a place at once are not among them.",
+			queries: [][2]string{
+				{quantile("0.5", waited, "class", admitted), "{{class}}, half"},
+				{quantile("0.95", waited, "class", admitted), "{{class}}, 95 of 100"},
+			}},
+		{title: "Waits that ended, a minute", kind: "timeseries", unit: "short",
+			says: "admitted: with a place; refused: its time was up (SCUDA_QUEUE), or the server takes no more; " +
+				"left: the program went away.",
+			queries: [][2]string{{orNone(`60 * (` + times(waited, "outcome", pick) + `)`), "{{outcome}}"}}},
+		{title: "Waits", kind: "heatmap", unit: "s", says: "How many programs waited how long, whatever came of it.",
+			queries: [][2]string{{spread(waited), "{{le}}"}}},
 	}},
 	{"Calls", []panel{
 		{title: "Calls", kind: "timeseries", unit: "ops", says: "Calls that workers carried out, by group.",
