@@ -1,26 +1,27 @@
 package e2e
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
-// What a program used stands in the usage log when it has ended, for scuda usage.
+// What a program used stands in the usage log when it has ended, for scuda usage, which asks the server or reads it.
 func TestUsage(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "usage")
-	s := serve(t, "--usage-log", log)
+	s, env := administered(t, "--usage-log", log)
 	s.run(t, "copies")
-	var out []byte
+	var out string
 	eventually(t, patience, "a record", func() bool {
-		var err error
-		out, err = exec.Command(scuda, "usage", "--log", log, "--by", "session", "--json").Output()
-		return err == nil && strings.Contains(string(out), `"program": "copies"`)
+		out = ask(t, env, 0, "usage", "--by", "session", "--json").out.String()
+		return strings.Contains(out, `"program": "copies"`)
 	})
+	if read := ask(t, nil, 0, "usage", "--by", "session", "--json", "--log", log).out.String(); read != out {
+		t.Errorf("the log has\n%s\nthe server said\n%s", read, out)
+	}
 	for _, none := range []string{`"gpu_seconds": 0,`, `"copied_to_gpu_bytes": 0,`,
 		`"copied_to_host_bytes": 0,`, `"calls": 0`} {
-		if strings.Contains(string(out), none) {
+		if strings.Contains(out, none) {
 			t.Errorf("%s in\n%s", none, out)
 		}
 	}

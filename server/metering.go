@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/usage"
@@ -25,6 +27,7 @@ const (
 type metering struct {
 	log    *usage.Log // nil: none
 	totals usage.Totals
+	one    sync.Mutex // is held by who reads the log: one after the other
 
 	mu     sync.Mutex // guards what follows
 	asked  time.Time
@@ -122,6 +125,18 @@ func (s *supervisor) record(m *usage.Meter, x *session, how string) {
 	if err != nil {
 		s.warn(s.log, "cannot write into the usage log", "error", fmt.Errorf("session %s: %w", x.id, err))
 	}
+}
+
+// Usage is what sessions used, as the log says.
+func (s desk) Usage(ctx context.Context, since time.Time, by string) (*admin.Usage, error) {
+	if s.metering.log == nil {
+		return nil, admin.ErrNoUsage
+	}
+	s.metering.one.Lock()
+	defer s.metering.one.Unlock()
+	sums := usage.NewAdder(by)
+	bad, err := s.metering.log.Records(ctx, since, sums.Add)
+	return &admin.Usage{Sums: sums.Sums(), Bad: bad}, err
 }
 
 // tenantUsage is what tenants have used, for metrics.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/usage"
 	"scuda.dev/scuda/transport"
 )
@@ -28,7 +29,7 @@ func TestUsageLog(t *testing.T) {
 	var got []usage.Record
 	s.until("a record", func() bool {
 		got = nil
-		_, err := usage.Records(path, time.Time{}, func(r *usage.Record) { got = append(got, *r) })
+		_, err := usage.Records(t.Context(), path, time.Time{}, func(r *usage.Record) { got = append(got, *r) })
 		return err == nil && len(got) > 0
 	})
 	if r := got[0]; len(got) != 1 || r.Tenant != "alice" || r.Program != "test" || r.End != "closed" || r.Calls == 0 ||
@@ -42,6 +43,34 @@ func TestUsageLog(t *testing.T) {
 		!strings.Contains(text, `scuda_tenant_copied_bytes_total{direction="to_host",tenant="alice"}`) ||
 		strings.Contains(text, `seconds_total{tenant="bob"}`) {
 		t.Error(text)
+	}
+}
+
+// The admin interface says what the log has, of tenants that have used something since.
+func TestUsageIsAsked(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	began := time.Now()
+	s, c := administered(t, func(c *Config) { c.UsageLog = path })
+	l := s.open(transport.KindCUDA)
+	l.use(1 << 20)
+	l.leave()
+	s.until("the session is in the log", func() bool {
+		u, err := c.Usage(t.Context(), began, "session")
+		return err == nil && u.Bad == 0 && len(u.Sums) == 1 && u.Sums[0].Key == l.welcome.Session &&
+			u.Sums[0].Tenant == "anyone" && u.Sums[0].Calls > 0
+	})
+	if u, err := c.Usage(t.Context(), time.Now(), "tenant"); err != nil || u.Sums == nil || len(u.Sums) != 0 {
+		t.Errorf("since now: %+v, %v", u, err)
+	}
+	if err := os.WriteFile(path, []byte("broken\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := c.Usage(t.Context(), began, "day"); err != nil || u.Bad != 1 || len(u.Sums) != 0 {
+		t.Errorf("a broken log: %+v, %v", u, err)
+	}
+	_, c = administered(t, func(c *Config) { c.UsageLog = usage.None })
+	if _, err := c.Usage(t.Context(), began, "day"); !errors.Is(err, admin.ErrNoUsage) {
+		t.Errorf("without a log: %v", err)
 	}
 }
 

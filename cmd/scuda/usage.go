@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/admin"
 	record "scuda.dev/scuda/server/usage"
 )
 
@@ -27,13 +29,13 @@ func newUsage() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "usage",
 		Short: "Say what sessions have used of this machine's GPUs",
-		Long: `Say what sessions have used of this machine's GPUs, from the usage logs of its servers: run it where scuda
-serve runs, as the server's user or as root.
+		Long: `Say what sessions have used of this machine's GPUs. Run it where scuda serve runs, as the server's user or as
+root: the server tells what its usage log has. Where no server runs, or with --log or --state-dir, the logs are read.
 
 A session is in the log when it has ended; one that runs, up to the last full hour of it. GPU TIME is the time that
 there was work for GPUs, a guess, which is marked by ~. MEMORY is bytes times hours, as far as the server knows what
 sessions have: by a limit (--max-vram), or from the driver where it offers metrics. IN and OUT are bytes that were
-copied to GPUs and from them.
+copied to GPUs and from them. Beyond 10000 tenants or sessions they are (others).
 
 --json prints a list, and of each tenant, session or day:
 
@@ -59,37 +61,70 @@ copied to GPUs and from them.
 			if err != nil {
 				return usage(err)
 			}
-			if len(logs) == 0 {
-				if logs, err = usageLogs(state); err != nil {
-					return err
-				}
+			var u *admin.Usage
+			if len(logs) == 0 && state == "" {
+				u, err = askUsage(cmd, from, by)
+			} else {
+				u, err = readUsage(cmd.Context(), logs, state, from, by)
 			}
-			sums, bad := record.NewAdder(by), 0
-			for _, path := range logs {
-				n, err := record.Records(path, from, sums.Add)
-				if bad += n; errors.Is(err, fs.ErrPermission) {
-					return &exitError{exitRefused, fmt.Errorf("%w; use sudo", err)}
-				} else if err != nil {
-					return err
-				}
+			if err != nil {
+				return err
 			}
-			if bad > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "scuda: %d lines of the usage log are no records\n", bad)
+			if u.Bad > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "scuda: %d lines of the usage log are no records\n", u.Bad)
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), sums.Sums())
+				return writeJSON(cmd.OutOrStdout(), u.Sums)
 			}
-			return printUsage(cmd.OutOrStdout(), by, sums.Sums())
+			return printUsage(cmd.OutOrStdout(), by, u.Sums)
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "7d", "`TIME` to look back, such as 90m, 24h or 7d, or a day: 2026-01-31")
 	cmd.Flags().StringVar(&by, "by", "tenant", "`WHAT` to add up by: tenant, session or day")
 	cmd.Flags().StringArrayVar(&logs, "log", nil,
-		"`FILE` that scuda serve's --usage-log names; may be given again (default: all in the server's state folder)")
-	cmd.Flags().StringVar(&state, "state-dir", "", "`FOLDER` of the server's state (default: ~/.local/state/scuda)")
+		"read the `FILE` that scuda serve's --usage-log names, and ask no server; may be given again")
+	cmd.Flags().StringVar(&state, "state-dir", "",
+		"read all logs in the `FOLDER` of the server's state, and ask no server (default: ~/.local/state/scuda)")
+	adminFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	withEnv(cmd.Flags(), "state-dir")
 	return cmd
+}
+
+// askUsage asks the server of this machine. Where none runs, or it keeps no log, those in the state folder are read.
+func askUsage(cmd *cobra.Command, from time.Time, by string) (*admin.Usage, error) {
+	c, err := administer(cmd)
+	if err == nil {
+		defer c.Close()
+		u, err := c.Usage(cmd.Context(), from, by)
+		if !errors.Is(err, admin.ErrNoUsage) {
+			return u, adminError(err)
+		}
+	} else if named := cmd.Flag("admin").Value.String() != admin.Auto; !errors.Is(err, admin.ErrSwitched) &&
+		(named || !errors.Is(err, admin.ErrNoServer)) {
+		return nil, err
+	}
+	return readUsage(cmd.Context(), nil, "", from, by)
+}
+
+// readUsage reads logs: those that are named, else those of a state folder.
+func readUsage(ctx context.Context, logs []string, state string, from time.Time, by string) (*admin.Usage, error) {
+	if len(logs) == 0 {
+		var err error
+		if logs, err = usageLogs(state); err != nil {
+			return nil, err
+		}
+	}
+	sums, bad := record.NewAdder(by), 0
+	for _, path := range logs {
+		n, err := record.Records(ctx, path, from, sums.Add)
+		if bad += n; errors.Is(err, fs.ErrPermission) {
+			return nil, &exitError{exitRefused, fmt.Errorf("%w; use sudo", err)}
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return &admin.Usage{Sums: sums.Sums(), Bad: bad}, nil
 }
 
 // usageLogs are the logs of the servers that keep their state in a folder.

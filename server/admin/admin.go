@@ -99,6 +99,9 @@ type Server interface {
 	End(ctx context.Context, id, reason string) error
 	// Drain says whether new sessions are refused.
 	Drain(on bool) error
+	// Usage is what sessions have used since a moment, by one of [usage.By]. The error is [ErrNoUsage] where it is not
+	// written down.
+	Usage(ctx context.Context, since time.Time, by string) (*Usage, error)
 	// Leases are those that hold, the oldest first.
 	Leases() []Lease
 	// Grant makes a lease. The error wraps [lease.ErrTerms], [lease.ErrFull] or [lease.ErrKept].

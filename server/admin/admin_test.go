@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/server/lease"
+	"scuda.dev/scuda/server/usage"
 )
 
 // net/http waits half a second, with nobody to wait for it, after it has refused a body.
@@ -74,6 +76,13 @@ func (f *fake) Drain(on bool) error {
 	}
 	f.draining = on
 	return nil
+}
+
+func (f *fake) Usage(_ context.Context, since time.Time, by string) (*Usage, error) {
+	if f.refuses != nil {
+		return nil, f.refuses
+	}
+	return &Usage{[]usage.Sum{{Key: by, Program: since.UTC().Format(time.RFC3339Nano), Sessions: 3}}, 1}, nil
 }
 
 func (f *fake) Leases() []Lease {
@@ -188,6 +197,44 @@ func TestAskForLeases(t *testing.T) {
 	}
 }
 
+func TestAskForUsage(t *testing.T) {
+	f := &fake{}
+	c, _ := offer(t, f, Options{})
+	since := time.Date(2026, 1, 31, 12, 0, 0, 5, time.FixedZone("", 7200))
+	for _, by := range usage.By() {
+		u, err := c.Usage(t.Context(), since, by)
+		if err != nil || u.Bad != 1 || len(u.Sums) != 1 || u.Sums[0].Key != by ||
+			u.Sums[0].Program != "2026-01-31T10:00:00.000000005Z" || u.Sums[0].Sessions != 3 {
+			t.Errorf("by %s: %+v, %v", by, u, err)
+		}
+	}
+	var u Usage
+	if err := c.ask(t.Context(), http.MethodGet, "/v1/usage", nil, &u); err != nil || u.Sums[0].Key != "tenant" ||
+		u.Sums[0].Program != (time.Time{}).Format(time.RFC3339) {
+		t.Errorf("where nothing is said: %+v, %v", u, err)
+	}
+	for _, refusal := range []error{ErrNoUsage, errors.New("the disk is gone")} {
+		f.refuses = refusal
+		_, err := c.Usage(t.Context(), since, "day")
+		if err == nil || !strings.Contains(err.Error(), refusal.Error()) ||
+			errors.Is(err, ErrNoUsage) != errors.Is(refusal, ErrNoUsage) {
+			t.Errorf("%v: %v", refusal, err)
+		}
+	}
+}
+
+func FuzzUsageQuery(f *testing.F) {
+	for _, s := range []string{"", "by=day&since=2026-01-31T00:00:00.5%2B02:00", "by=day;since=x", "%", "by", "&&=&"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		since, by, err := usageQuery(text)
+		if err == nil && !slices.Contains(usage.By(), by) || err != nil && len(err.Error()) > 500+len(text) {
+			t.Errorf("%q: %v, %q, %v", text, since, by, err)
+		}
+	})
+}
+
 func TestFindLease(t *testing.T) {
 	l := func(id, label string) Lease { return Lease{Lease: lease.Lease{ID: id, Label: label}} }
 	list := []Lease{l("aa11", "one"), l("aa22", ""), l("bb33", "two"), l("bb44", "two"), l("aa", "")}
@@ -293,6 +340,11 @@ func TestHostileRequests(t *testing.T) {
 		"not said":          {"PUT", "/v1/drain", `{}`, 400},
 		"nothing said":      {"PUT", "/v1/drain", `{"on":null}`, 400},
 		"climbs":            {"POST", "/v1/sessions/%2e%2e%2fserver/end", `{}`, 404},
+		"usage by what":     {"GET", "/v1/usage?by=colour", "", 400},
+		"since when":        {"GET", "/v1/usage?since=yesterday", "", 400},
+		"since twice":       {"GET", "/v1/usage?since=2026-01-31T00:00:00Z&since=", "", 400},
+		"no such question":  {"GET", "/v1/usage?tenant=a", "", 400},
+		"no question":       {"GET", "/v1/usage?by=%zz", "", 400},
 		"no such session":   {"POST", "/v1/sessions/aa1/end", `{}`, 404},
 		"of another letter": {"POST", "/v1/sessions/AA11/end", `{}`, 404},
 	} {

@@ -6,6 +6,7 @@
 //	GET  /v1/sessions             {"sessions": [Session, ...]}
 //	POST /v1/sessions/{id}/end    {"reason": TEXT}; the answer is {} when the session is over
 //	PUT  /v1/drain                {"on": true or false}; Status
+//	GET  /v1/usage?since=&by=     Usage
 //
 // Whatever is refused is answered by a [Fault]: what is wrong, and what to do. Only root and the server's own user are
 // let in, by what the kernel says of a connection's other end; a worker is not, though it may have the server's user.

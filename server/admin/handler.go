@@ -121,6 +121,7 @@ func newHandler(s Server, o Options) *handler {
 	})
 	h.mux.HandleFunc("POST /v1/sessions/{id}/end", h.end)
 	h.mux.HandleFunc("PUT /v1/drain", h.drain)
+	h.mux.HandleFunc("GET /v1/usage", h.usage)
 	h.mux.HandleFunc("GET /v1/leases", func(w http.ResponseWriter, _ *http.Request) {
 		list := s.Leases()
 		if list == nil {
@@ -132,8 +133,8 @@ func newHandler(s Server, o Options) *handler {
 	h.mux.HandleFunc("DELETE /v1/leases/{id}", h.revoke)
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("there is no %.20s %.100q here", r.Method, r.URL.Path),
-			"ask for GET /v1/server, GET /v1/sessions, POST /v1/sessions/ID/end, PUT /v1/drain, GET or POST /v1/leases, or "+
-				"DELETE /v1/leases/ID")
+			"ask for GET /v1/server, GET /v1/sessions, POST /v1/sessions/ID/end, PUT /v1/drain, GET /v1/usage, GET or POST "+
+				"/v1/leases, or DELETE /v1/leases/ID")
 	})
 	return h
 }

@@ -3,6 +3,7 @@ package usage
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,33 +15,68 @@ import (
 
 // Records reads a log, the files that it was before included, the oldest first, and gives each record that ended at a
 // moment or later to f. Lines that are no records are counted: a server that died may have left half of one.
-func Records(path string, since time.Time, f func(*Record)) (bad int, err error) {
-	found := false
+func Records(ctx context.Context, path string, since time.Time, f func(*Record)) (bad int, err error) {
+	files, err := files(path)
+	if err != nil {
+		return 0, err
+	}
+	return readAll(ctx, files, since, f)
+}
+
+// Records is [Records] of a log that is being written.
+func (l *Log) Records(ctx context.Context, since time.Time, f func(*Record)) (bad int, err error) {
+	l.mu.Lock() // so that no file gets another name meanwhile
+	files, err := files(l.path)
+	l.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	return readAll(ctx, files, since, f)
+}
+
+// files opens the files of a log, the oldest first.
+func files(path string) (all []*os.File, err error) {
 	for n := Files; n >= 0; n-- {
 		file, err := os.Open(older(path, n))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return bad, fmt.Errorf("usage log: %w", err)
-		}
-		found = true
-		k, err := read(file, since, f)
-		file.Close()
-		if bad += k; err != nil {
-			return bad, fmt.Errorf("usage log: %s: %w", older(path, n), err)
+		switch {
+		case err == nil:
+			all = append(all, file)
+		case !errors.Is(err, fs.ErrNotExist):
+			closeAll(all)
+			return nil, fmt.Errorf("usage log: %w", err)
 		}
 	}
-	if !found {
-		return 0, fmt.Errorf("usage log: %w: %s", fs.ErrNotExist, path)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("usage log: %w: %s", fs.ErrNotExist, path)
+	}
+	return all, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, file := range files {
+		file.Close()
+	}
+}
+
+// readAll reads files and closes them.
+func readAll(ctx context.Context, files []*os.File, since time.Time, f func(*Record)) (bad int, err error) {
+	defer closeAll(files)
+	for _, file := range files {
+		n, err := read(ctx, file, since, f)
+		if bad += n; err != nil {
+			return bad, fmt.Errorf("usage log: %s: %w", file.Name(), err)
+		}
 	}
 	return bad, nil
 }
 
 // read reads the lines of one file.
-func read(from io.Reader, since time.Time, f func(*Record)) (bad int, err error) {
+func read(ctx context.Context, from io.Reader, since time.Time, f func(*Record)) (bad int, err error) {
 	lines := bufio.NewReaderSize(from, MaxLine+1)
 	for {
+		if err := ctx.Err(); err != nil {
+			return bad, err
+		}
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) { // the rest of a line that is too long
 			bad++
@@ -77,6 +113,9 @@ type Sum struct {
 // By are the ways to add records up.
 func By() []string { return []string{"tenant", "session", "day"} }
 
+// MaxSums is how many sums an [Adder] tells apart; what is beyond is of [Others].
+const MaxSums = 10000
+
 // Adder adds records up.
 type Adder struct {
 	by   string
@@ -99,9 +138,13 @@ func (a *Adder) Add(r *Record) {
 		key = r.To.Local().Format(time.DateOnly)
 	}
 	s := a.sums[key]
+	if s == nil && len(a.sums) >= MaxSums {
+		key = Others
+		s = a.sums[key]
+	}
 	if s == nil {
 		s = &Sum{Key: key}
-		if a.by == "session" {
+		if a.by == "session" && key != Others {
 			s.Tenant, s.Program = r.Tenant, r.Program
 		}
 		a.sums[key] = s

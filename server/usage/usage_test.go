@@ -2,11 +2,13 @@ package usage
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -88,7 +90,7 @@ func TestTotals(t *testing.T) {
 func sum(t *testing.T, path, by string, since time.Time) (list []Sum, bad int) {
 	t.Helper()
 	a := NewAdder(by)
-	bad, err := Records(path, since, a.Add)
+	bad, err := Records(t.Context(), path, since, a.Add)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,7 @@ func sum(t *testing.T, path, by string, since time.Time) (list []Sum, bad int) {
 
 func TestLog(t *testing.T) {
 	path := FileOf(t.TempDir(), 14833)
-	if _, err := Records(path, start, func(*Record) {}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Records(t.Context(), path, start, func(*Record) {}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no log: %v", err)
 	}
 	for i := range 2 { // a server that is started again goes on
@@ -171,7 +173,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("%d files, %v", len(files), err)
 	}
 	var order []time.Time
-	bad, err := Records(path, time.Time{}, func(r *Record) { order = append(order, r.To) })
+	bad, err := Records(t.Context(), path, time.Time{}, func(r *Record) { order = append(order, r.To) })
 	if err != nil || bad != 0 || len(order) < Files*2 || !slices.IsSortedFunc(order, time.Time.Compare) ||
 		!order[len(order)-1].Equal(start.Add(99*time.Second)) {
 		t.Errorf("%d records, %d bad, %v", len(order), bad, err)
@@ -206,6 +208,36 @@ func TestRotationByAge(t *testing.T) {
 	})
 }
 
+// What is told apart has a bound, and who does not want to know any more is not read for.
+func TestBounds(t *testing.T) {
+	a := NewAdder("session")
+	for i := range MaxSums + 3 {
+		a.Add(record(strconv.Itoa(i), "a", start, 1))
+	}
+	sums := a.Sums()
+	if x := sums[0]; len(sums) != MaxSums+1 || x.Key != Others || x.Sessions != 3 || x.GPU != 3 || x.Tenant != "" {
+		t.Errorf("%d sums, %+v", len(sums), x)
+	}
+	l, err := Open(FileOf(t.TempDir(), 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Write(record("1", "a", start, 1)); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	count := func(*Record) { n++ }
+	if _, err := l.Records(t.Context(), start, count); err != nil || n != 1 {
+		t.Errorf("%d records, %v", n, err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Records(gone, start, count); !errors.Is(err, context.Canceled) || n != 1 {
+		t.Errorf("%d records, %v", n, err)
+	}
+}
+
 // Whatever a file has: what is read of it can be written, and the rest is counted.
 func FuzzRecords(f *testing.F) {
 	good, err := Append(nil, record("1", "a", start, 1))
@@ -217,7 +249,7 @@ func FuzzRecords(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		good := 0
 		a := NewAdder("tenant")
-		bad, err := read(bytes.NewReader(b), time.Time{}, func(r *Record) {
+		bad, err := read(t.Context(), bytes.NewReader(b), time.Time{}, func(r *Record) {
 			good++
 			a.Add(r)
 			line, err := Append(nil, r)
