@@ -411,25 +411,11 @@ func namedLeases(list []admin.Lease, words []string) (chosen []admin.Lease, err 
 }
 
 // completeLease completes the id of a lease of this machine's server.
-func completeLease(cmd *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+func completeLease(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() == "show" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
-	defer cancel()
-	cmd.SetContext(ctx)
-	c, err := administer(cmd)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer c.Close()
-	list, err := c.Leases(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	for i := range list {
-		l := &list[i]
-		ids = append(ids, cobra.CompletionWithDesc(l.ID, transport.Printable(l.Tenant+" "+l.Label)))
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return completeByAsking(cmd, (*admin.Client).Leases, func(l *admin.Lease) string {
+		return cobra.CompletionWithDesc(l.ID, transport.Printable(l.Tenant+" "+l.Label))
+	})
 }

@@ -244,10 +244,19 @@ func age(seconds float64) string {
 }
 
 // completeSession completes the id of a session of this machine's server.
-func completeSession(cmd *cobra.Command, args []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
+func completeSession(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+	return completeByAsking(cmd, (*admin.Client).Sessions, func(s *admin.Session) string {
+		return cobra.CompletionWithDesc(s.ID, clientName(s)+" "+transport.Printable(s.Program))
+	})
+}
+
+// completeByAsking completes what this machine's server lists. A server that does not answer soon completes nothing.
+func completeByAsking[T any](
+	cmd *cobra.Command, ask func(*admin.Client, context.Context) ([]T, error), word func(*T) string,
+) (words []string, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	cmd.SetContext(ctx)
@@ -256,13 +265,12 @@ func completeSession(cmd *cobra.Command, args []string, _ string) (ids []string,
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	defer c.Close()
-	list, err := c.Sessions(ctx)
+	list, err := ask(c, ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	for i := range list {
-		s := &list[i]
-		ids = append(ids, cobra.CompletionWithDesc(s.ID, clientName(s)+" "+transport.Printable(s.Program)))
+		words = append(words, word(&list[i]))
 	}
-	return ids, cobra.ShellCompDirectiveNoFileComp
+	return words, cobra.ShellCompDirectiveNoFileComp
 }
