@@ -134,12 +134,7 @@ func (s *supervisor) endLease(id string, why error) (list []*session) {
 // soleTenant says whether there is only one tenant.
 func (s *supervisor) soleTenant() bool {
 	sole := s.cfg.Tenants.Sole()
-	for name := range s.leases.ByTenant() {
-		if name != sole {
-			return false
-		}
-	}
-	return sole != ""
+	return sole != "" && s.leases.Only(sole)
 }
 
 // under is how many CUDA sessions a lease has.

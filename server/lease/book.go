@@ -226,6 +226,21 @@ func (b *Book) ByTenant() map[string]int {
 	return n
 }
 
+// Only says whether no lease that holds is another tenant's. It is asked for everybody who waits for a place.
+func (b *Book) Only(tenant string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.by {
+		if r.Tenant == tenant {
+			continue
+		}
+		if _, err := b.stateOf(r); err == nil {
+			return false
+		}
+	}
+	return true
+}
+
 // Taken is what has been leased of each GPU: the shares of those that name it.
 func (b *Book) Taken() map[string]uint64 {
 	n := map[string]uint64{}

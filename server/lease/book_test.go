@@ -264,7 +264,7 @@ func TestBookAgainstAList(t *testing.T) {
 				}
 			},
 			"": func(r *rapid.T) {
-				live := 0
+				live, others := 0, 0
 				for _, k := range all {
 					got, err := b.Find([]byte(k.credential))
 					if (err == nil) == k.over || !reflect.DeepEqual(got, k.Lease) {
@@ -272,7 +272,13 @@ func TestBookAgainstAList(t *testing.T) {
 					}
 					if !k.over {
 						live++
+						if k.Tenant != "a" {
+							others++
+						}
 					}
+				}
+				if b.Only("a") != (others == 0) {
+					r.Fatalf("only a's: %v, with %d of others", b.Only("a"), others)
 				}
 				if n := len(b.Leases()); n != live || b.live != live {
 					r.Fatalf("%d leases, %d counted, of %d", n, b.live, live)
