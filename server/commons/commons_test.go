@@ -10,7 +10,13 @@ import (
 // sit gives the seat of a new session of a tenant's.
 func sit(t *testing.T, all *Tenants, tenant string) (*Seat, *Visit) {
 	t.Helper()
-	v, err := all.Enter(tenant, 0)
+	return sitUnder(t, all, tenant, 0)
+}
+
+// sitUnder is sit with a lease.
+func sitUnder(t *testing.T, all *Tenants, tenant string, lease uint64) (*Seat, *Visit) {
+	t.Helper()
+	v, err := all.Enter(tenant, lease)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,19 +109,7 @@ func TestBookOfALease(t *testing.T) {
 	var all Tenants
 	seat := func(lease uint64) *Seat {
 		t.Helper()
-		v, err := all.Enter("a", lease)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fd, err := unix.FcntlInt(uintptr(v.FD()), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := Open(fd, v.Place)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(s.Close)
+		s, _ := sitUnder(t, &all, "a", lease)
 		return s
 	}
 	one, two, other, none := seat(7), seat(7), seat(8), seat(0)
