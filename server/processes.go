@@ -54,9 +54,9 @@ func (s *sessions) processes(tenant string, of client) (list []nvmldispatch.Proc
 	return list
 }
 
-// memoryOf is what limits leave of a GPU for the machine of of. What counts against the limit of a session is what the
-// sessions of that machine have, as NVML's own session has nothing.
-func (s *sessions) memoryOf(who bearer, of client, limits *config.Limits) nvmldispatch.Memory {
+// memorySeen is what limits leave of a GPU for the machine of of. What counts against the limit of a session is what
+// the sessions of that machine have, as NVML's own session has nothing.
+func (s *sessions) memorySeen(who bearer, of client, limits *config.Limits) nvmldispatch.Memory {
 	m := nvmldispatch.Memory{Limit: uint64(limits.MostVRAM())}
 	if m.Limit == 0 {
 		return m

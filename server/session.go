@@ -388,7 +388,7 @@ func (s *supervisor) serveSession(
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
 		who := func() processList {
-			return processList{s.sessions.processes(x.who.Name, x.client), s.sessions.memoryOf(x.who, x.client, &limits)}
+			return processList{s.sessions.processes(x.who.Name, x.client), s.sessions.memorySeen(x.who, x.client, &limits)}
 		}
 		p.who.Store(&who)
 	} else {
