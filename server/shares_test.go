@@ -143,8 +143,11 @@ func TestSharesAreBounded(t *testing.T) {
 		t.Errorf("after one was withdrawn: %v", err)
 	}
 	shelf.forget(second)
-	if shelf.open != 3 {
-		t.Errorf("%d are open", shelf.open)
+	shelf.mu.Lock() // the workers' ends come back to the shelf
+	open := shelf.open
+	shelf.mu.Unlock()
+	if open != 3 {
+		t.Errorf("%d are open", open)
 	}
 	for descriptors, want := range map[uint64][2]int{
 		0: {1, 1}, 64: {16, 4}, 1024: {256, 64}, 1 << 20: {1 << 18, maxShares}, 1<<64 - 1: {1 << 20, maxShares},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -70,16 +71,31 @@ func TestSignsOfLife(t *testing.T) {
 	t.Error("the ping was not answered")
 }
 
+// landing is a GPU that says when an upload's bytes have come to it.
+type landing struct {
+	cuda.GPU
+	landed chan struct{}
+}
+
+func (l landing) CuMemcpyHtoDAsync_v2(
+	dst cuda.CUdeviceptr, src unsafe.Pointer, n uint64, st cuda.CUstream,
+) cuda.CUresult {
+	defer func() { l.landed <- struct{}{} }()
+	return l.GPU.CuMemcpyHtoDAsync_v2(dst, src, n, st)
+}
+
 // While the executor waits for an upload's bytes it gives no sign of life: what was lost on the way would be waited for
 // without end.
 func TestNoSignsOfLifeForWhatIsMissing(t *testing.T) {
-	c := connect(t, func(cfg *Config) { cfg.Beat = 5 * time.Millisecond })
+	gpu := landing{openSim(t), make(chan struct{}, 2)}
+	c := connect(t, func(cfg *Config) { cfg.GPU, cfg.Beat = gpu, 5*time.Millisecond })
 	c.mu.Lock()
 	c.keepLog = true
 	c.mu.Unlock()
 	lines := c.bulkLines(1)
 	seq := c.transferUp(c.alloc(2<<20), 2<<20)
 	_, _ = lines[0].Write(chunkOf(seq, 0, make([]byte, 1<<20)))
+	<-gpu.landed // before that it is in the driver, of which a sign of life may speak
 	until(t, "the executor waits", func() bool { return c.session.pulse.expects.Load() })
 	c.wmu.Lock()
 	c.write(frame(c.command(0, wire.OpPing, 0, words(0))))
