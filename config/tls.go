@@ -8,9 +8,9 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 
+	"scuda.dev/scuda/internal/atomicfile"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -221,17 +221,8 @@ func known() (lines []string, path string, err error) {
 
 // replace makes text the contents of a file, all at once.
 func replace(path, text string, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
+	if err := atomicfile.Replace(path, []byte(text), mode); err != nil {
+		return &FileError{path, err}
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) // nothing is left of it after the rename
-	_, err = tmp.WriteString(text)
-	if err := errors.Join(err, tmp.Chmod(mode), tmp.Close()); err != nil {
-		return &FileError{tmp.Name(), err}
-	}
-	return os.Rename(tmp.Name(), path)
+	return nil
 }

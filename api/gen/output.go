@@ -2,12 +2,13 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"go/format"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"scuda.dev/scuda/internal/atomicfile"
 )
 
 // Notice is the first line of every generated file, behind the language's comment sign.
@@ -60,24 +61,7 @@ func (o *Output) File(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
 		return err
 	}
-	return replace(full, content)
-}
-
-// replace puts a new file in the place of an old one at once: several builds may run at a time.
-func replace(full string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(full), ".gen-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), full)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return atomicfile.Replace(full, content, 0o644) // several builds may run at a time
 }
 
 // GoFile takes the body of a Go file (from its package clause on), adds the notice and formats it.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"scuda.dev/scuda/internal/atomicfile"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -120,19 +121,5 @@ func (n *Numbers) keep() error {
 			fmt.Fprintf(&text, "%s %d\n", name, uid)
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(n.path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(n.path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text.Bytes())
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), n.path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return atomicfile.Replace(n.path, text.Bytes(), 0o600)
 }

@@ -25,6 +25,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"scuda.dev/scuda/internal/atomicfile"
 )
 
 // Errors of this package.
@@ -122,28 +124,12 @@ func store(folder, certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) 
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return err
-	}
 	keyText := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
-	if err := write(folder, keyFile, keyText, 0o600); err != nil {
+	if err := atomicfile.Create(filepath.Join(folder, keyFile), keyText, 0o600); err != nil {
 		return err
 	}
-	return write(folder, certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
-}
-
-// write makes a file that was not there, all at once.
-func write(folder, name string, text []byte, mode fs.FileMode) error {
-	tmp, err := os.CreateTemp(folder, ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(text)
-	if err := errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	return os.Link(tmp.Name(), filepath.Join(folder, name))
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return atomicfile.Create(filepath.Join(folder, certFile), text, 0o644)
 }
 
 // Pinned is how a client meets a server of which it knows the fingerprint. Every other server is a [*PinError].
