@@ -139,6 +139,14 @@ func (r *Registry) Holds(who Identity) bool {
 	return ok && name == who.Name
 }
 
+// Administers says whether an identity would be admitted still, and as an administrator. No certificate and no token
+// is one without a line of the tenants file.
+func (r *Registry) Administers(who Identity) bool {
+	s := r.now.Load()
+	name, ok := s.name(who.key)
+	return ok && name == who.Name && s.list.admins[name]
+}
+
 // Limits are those of a tenant: its own, and else those that are given.
 func (r *Registry) Limits(name string, usual config.Limits) config.Limits {
 	for _, l := range r.now.Load().list.limits[name] {

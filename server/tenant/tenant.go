@@ -12,12 +12,13 @@
 //	frank    certificate  profiles=profile     # and may count events
 //	grace    certificate  class=high share=300 # and goes before others
 //	heidi    certificate  gpus=GPU-5c4f…       # and sees this GPU alone
+//	ops      certificate  role=admin           # and administers the server
 //
 // A tenant may have several credentials, so that one can be replaced by the next. Limits of its own stand among them,
 // by the names that package config gives them, and what its sessions may do (package isolation); they go before the
-// server's. So do the terms of its sessions that have no lease (package lease). Where there is a file, whoever is not
-// in it is nobody; without one, a token file's token is [Default], and a certificate of the authority is the tenant of
-// its name.
+// server's. So do the terms of its sessions that have no lease (package lease). A tenant with the role of administrators
+// may do everything that the admin interface offers (package admin). Where there is a file, whoever is not in it is
+// nobody; without one, a token file's token is [Default], and a certificate of the authority is the tenant of its name.
 package tenant
 
 import (
@@ -73,6 +74,7 @@ type List struct {
 	limits   map[string][]limit
 	profiles map[string]isolation.Profile
 	terms    map[string]lease.Terms
+	admins   map[string]bool
 }
 
 // limit is a limit that a tenant has instead of the server's.
@@ -83,7 +85,7 @@ type limit struct {
 
 func newList() List {
 	return List{make(map[credential]string), make(map[string][]limit), make(map[string]isolation.Profile),
-		make(map[string]lease.Terms)}
+		make(map[string]lease.Terms), make(map[string]bool)}
 }
 
 // Parse reads a tenants file.
@@ -180,9 +182,22 @@ func (l *List) addTerm(name, word string, said map[string]bool) (bool, error) {
 	return true, err
 }
 
-// addSetting enters a word that is a limit, or names profiles. It says whether it is one.
+// roleAdmin is the one role that there is beside that of all tenants.
+const roleAdmin = "admin"
+
+// addSetting enters a word that is a limit, or names profiles or a role. It says whether it is one.
 func (l *List) addSetting(name, word string) (bool, error) {
 	kind, value, _ := strings.Cut(word, "=")
+	if kind == "role" {
+		switch {
+		case value != roleAdmin:
+			return true, fmt.Errorf("role: %.40q is none; write role=%s, or leave it away", value, roleAdmin)
+		case l.admins[name]:
+			return true, errors.New("role stands there twice")
+		}
+		l.admins[name] = true
+		return true, nil
+	}
 	if kind == "profiles" {
 		p, err := isolation.ParseProfiles(value)
 		if _, twice := l.profiles[name]; twice {
@@ -227,8 +242,8 @@ func parseCredential(name, word string) (credential, error) {
 	case word == "certificate":
 		return byName(name), nil
 	}
-	return "", errors.New("a word that is neither a limit nor profiles=, share=, class=, gpus= nor a credential of a " +
-		"known kind; write token=…, token-sha256=…, certificate or certificate=sha256:…")
+	return "", errors.New("a word that is neither a limit nor profiles=, share=, class=, gpus=, role= nor a credential of " +
+		"a known kind; write token=…, token-sha256=…, certificate or certificate=sha256:…")
 }
 
 // Admit says whose connection it is: by a token, if there is one, else by a certificate that the handshake verified.

@@ -237,6 +237,59 @@ func TestTerms(t *testing.T) {
 	expect(map[string]lease.Terms{"a": {Share: 2}, "b": {Share: 7}})
 }
 
+// Who administers is said by the file as it is now, and by nothing else.
+func TestRole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tenants")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("ops token=token-of-ops role=admin token=another-of-ops\nalice token=token-of-alice")
+	r, err := Read(Files{Tenants: path, Token: func() ([]byte, error) { return []byte("of the file"), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := func(token string) Identity {
+		id, ok := r.Admit([]byte(token), nil)
+		if !ok {
+			t.Fatalf("%s is not admitted", token)
+		}
+		return id
+	}
+	first, second, alice := who("token-of-ops"), who("another-of-ops"), who("token-of-alice")
+	is := func(id Identity, want bool) {
+		t.Helper()
+		if got := r.Administers(id); got != want {
+			t.Errorf("%s administers: %v", id.Name, got)
+		}
+	}
+	is(first, true)
+	is(second, true)
+	is(alice, false)
+	is(who("of the file"), false)
+	is(Identity{Name: "ops"}, false) // the name alone shows nothing
+	write("ops role=administrator token=token-of-ops")
+	if err := r.Reload(); !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), "line 1: ops: role") {
+		t.Errorf("a role that there is not: %v", err)
+	}
+	is(first, true)
+	write("ops token=token-of-ops\nalice token=token-of-alice role=admin token=another-of-ops")
+	if err := r.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	is(first, false)
+	is(second, false) // its token is another's now, and what it showed was ops
+	is(alice, true)
+	open, err := Read(Files{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if anyone, _ := open.Admit(nil, nil); open.Administers(anyone) {
+		t.Error("anyone administers a server that asks for nothing")
+	}
+}
+
 func TestStatic(t *testing.T) {
 	r := Static([]byte("a token"), nil)
 	if who, ok := r.Admit([]byte("a token"), nil); !ok || who.Name != Default || r.Open() {
@@ -279,6 +332,11 @@ func TestParseErrors(t *testing.T) {
 		"a certificate class=low class=low":          "class stands there twice",
 		"a certificate gpus=0":                       "no GPU's UUID",
 		"a share=5":                                  "no credential",
+		"a certificate role=":                        "line 1: a: role: \"\" is none; write role=admin",
+		"a certificate role":                         "write role=admin",
+		"\na certificate role=Admin":                 "line 2: a: role: \"Admin\" is none",
+		"a certificate role=admin role=admin":        "role stands there twice",
+		"a role=admin":                               "no credential",
 		"a certificate profiles=":                    "profiles: \"\" is no profile",
 		"a certificate profiles=rdma":                "offers RDMA",
 		"a certificate profiles=nccl profiles=nccl":  "profiles: they stand there twice",
@@ -297,6 +355,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("alice token=12345678 certificate # x\nbob token-sha256=" + strings.Repeat("0", 64))
 	f.Add("a certificate=sha256:" + strings.Repeat("0", 64))
 	f.Add("a certificate share=300 class=high")
+	f.Add("a certificate role=admin")
 	f.Fuzz(func(t *testing.T, text string) {
 		list, err := Parse(text)
 		if err != nil {
