@@ -3,15 +3,18 @@ package server
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/door"
+	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport"
 )
 
@@ -72,7 +75,23 @@ func (s desk) Status() admin.Status {
 	for kind, to := range map[sessionKind]*admin.Places{cudaSession: &st.CUDA, nvmlSession: &st.NVML} {
 		to.Taken, to.Limit, _ = s.sessions.places(kind, "")
 	}
+	st.GPUs = []admin.GPU{}
+	st.Fingerprint = s.cfg.Tenants.Fingerprint()
+	if facts := s.facts.Load(); facts != nil { // a worker has opened the driver
+		st.Driver = facts.Driver
+		st.CUDAVersion = fmt.Sprintf("%d.%d", facts.DriverVersion/1000, facts.DriverVersion%1000/10)
+		for i := range facts.Devices {
+			st.GPUs = append(st.GPUs, gpuOf(&facts.Devices[i]))
+		}
+	}
 	return st
+}
+
+// gpuOf says of a GPU what an administrator is told.
+func gpuOf(d *transport.Device) admin.GPU {
+	return admin.GPU{UUID: lease.UUID(d.UUID), Name: d.Name, Memory: d.TotalMem, Capability: fmt.Sprintf("%d.%d",
+		d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR],
+		d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR])}
 }
 
 // gpusSoon is what NVML says, if it says it soon: an administrator is to see the sessions also where it hangs.

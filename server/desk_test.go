@@ -180,6 +180,25 @@ func TestDrainByAdministrator(t *testing.T) {
 	s.open(transport.KindCUDA).use(1 << 20)
 }
 
+// Whoever hands out a server's GPUs learns from its status what they are.
+func TestStatusHasTheGPUs(t *testing.T) {
+	_, c := administered(t, func(c *Config) {
+		c.SimDevices, c.SimMemory, c.Sim = 2, 80<<20, "name=A card,cc=9.0,driver=13000"
+	})
+	st, err := c.Status(t.Context())
+	if err != nil || len(st.GPUs) != 2 || st.Driver != "simulated" || st.CUDAVersion != "13.0" || st.Fingerprint != "" {
+		t.Fatalf("%+v, %v", st, err)
+	}
+	for _, g := range st.GPUs {
+		if g.Name != "A card" || g.Memory != 80<<20 || g.Capability != "9.0" || !strings.HasPrefix(g.UUID, "GPU-") {
+			t.Errorf("%+v", g)
+		}
+	}
+	if st.GPUs[0].UUID == st.GPUs[1].UUID {
+		t.Error("both have one UUID")
+	}
+}
+
 // Clients learn how full the server is, and of their own tenant's sessions.
 func TestLoadOfTheServer(t *testing.T) {
 	s := serve(t, func(c *Config) { c.MaxSessions = 5 })

@@ -88,6 +88,19 @@ type Status struct {
 	CUDA     Places    `json:"cuda_sessions"`
 	NVML     Places    `json:"nvml_sessions"`
 	Waiting  int       `json:"waiting"` // programs in the queue for a CUDA session
+
+	Driver      string `json:"driver"`       // the release of the GPUs' driver; "simulated" where there is none
+	CUDAVersion string `json:"cuda_version"` // that this driver has, such as "13.0"
+	Fingerprint string `json:"fingerprint"`  // of the certificate that clients see; "": the server has none
+	GPUs        []GPU  `json:"gpus"`         // those that it serves
+}
+
+// GPU is one of a server's.
+type GPU struct {
+	UUID       string `json:"uuid"`
+	Name       string `json:"name"` // the product's
+	Memory     uint64 `json:"memory_bytes"`
+	Capability string `json:"compute_capability"` // such as "9.0"
 }
 
 // Server is what the interface shows and commands. Its methods are called by several goroutines at once.
