@@ -30,6 +30,8 @@ type supervisor struct {
 	cfg      Config
 	log      *slog.Logger
 	pools    *pools
+	// of workers for NVML, which hold nothing on a GPU
+	nvmlPools *pools
 	places   *places
 	sessions sessions
 	waiting  waiting
@@ -124,11 +126,22 @@ func Serve(ctx context.Context, cfg Config) error {
 			}
 		})
 	})
+	s.nvmlPools = newPools(warm, func(ctx context.Context, of whose) *pool {
+		start := func(ctx context.Context) (*process, error) { return s.startProcess(ctx, modeNVML, of) }
+		var said atomic.Value // a machine without NVML has none for good
+		return newPool(ctx, 1, start, func(err error) {
+			if text := err.Error(); said.Swap(text) != text {
+				s.log.Warn("a worker for NVML failed", "error", err)
+			}
+		})
+	})
 	defer s.workers.Wait()
+	defer s.nvmlPools.wait()
 	defer s.pools.wait()
 	defer cool()
 	if sole := cfg.Tenants.Sole(); sole != "" && len(cfg.Tenants.Terms(sole).GPUs) == 0 {
 		s.pools.keep(whose{tenant: sole})
+		s.nvmlPools.keep(whose{tenant: sole})
 	} else { // nobody knows who comes first: one worker says what this machine has
 		p, err := s.startCUDA(warm, whose{})
 		if err != nil {

@@ -309,11 +309,10 @@ func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
 	})
 }
 
-// openNVML does the same for an NVML client. Its worker is made on the spot: it initialises no CUDA and starts in
-// milliseconds.
+// openNVML does the same for an NVML client.
 func (s *supervisor) openNVML(c arrival, log *slog.Logger) error {
 	return s.serveSession(c, log, true, func(ctx context.Context, _ []string) (*process, error) {
-		return s.startProcess(ctx, modeNVML, whose{tenant: c.who.Name})
+		return s.nvmlPools.take(ctx, whose{tenant: c.who.Name})
 	})
 }
 

@@ -172,7 +172,11 @@ func (w *worker) logText() {
 // open opens the driver for the worker's mode.
 func (w *worker) open() (*readyInfo, error) {
 	if w.cfg.Mode == modeNVML {
-		return w.openNVML()
+		info, err := w.openNVML()
+		if err == nil {
+			w.nvml.NvmlInit_v2() // takes long; the client's own finds it done, or says what is wrong
+		}
+		return info, err
 	}
 	info := &readyInfo{GPU: w.cfg.GPU}
 	if w.cfg.Visible != "" {
