@@ -24,28 +24,70 @@ const maxSaid = 256
 // fresh is how long a session that did something counts as busy.
 const fresh = time.Second
 
-// openAdmin opens the admin interface that the configuration wants; nil: none. A place that the server chose itself
-// is no reason not to serve.
-func (s *supervisor) openAdmin(ctx context.Context) (*admin.Port, error) {
+// openAdmin makes the admin interface, and opens the socket for it that the configuration wants. A place that the
+// server chose itself is no reason not to serve.
+func (s *supervisor) openAdmin(ctx context.Context) error {
+	s.desk = admin.New(desk{s}, admin.Options{Worker: s.isWorker, Count: s.metrics.AdminRequest, Log: s.log})
 	path := s.cfg.Admin
 	if path == "" || path == admin.None {
-		return nil, nil
+		return nil
 	}
 	if path == admin.Auto {
 		if path = admin.PathOf(s.cfg.Listener.Addr().(*net.TCPAddr).Port); path == "" {
 			s.log.Info("no admin interface: there is no folder for its socket; --admin SOCKET names one")
-			return nil, nil
+			return nil
 		}
 	}
-	p, err := admin.Open(ctx, path, desk{s}, admin.Options{Worker: s.isWorker, Log: s.log})
+	err := s.desk.Open(ctx, path)
 	if err != nil && s.cfg.Admin == admin.Auto {
 		s.log.Warn("there is no admin interface", "error", err)
-		return nil, nil
+		return nil
 	}
 	if err == nil {
 		s.log.Info("admin interface", "socket", path)
 	}
-	return p, err
+	return err
+}
+
+// serveAdmin lets a client ask on a connection that nobody else can read, or that comes from this machine.
+func (s *supervisor) serveAdmin(c arrival) error {
+	if err := private(isTLS(c), c.RemoteAddr()); err != nil {
+		return err
+	}
+	who, err := s.asks(c.who)
+	if err != nil {
+		return err
+	}
+	leave, err := s.desk.Enter(who)
+	if err != nil {
+		return refusef(transport.StatusBusy, "%w", err)
+	}
+	defer leave()
+	if err := sendWelcome(c, greeting(c.Hello)); err != nil {
+		return nil // the client is gone: there is nobody to tell
+	}
+	_ = c.SetDeadline(time.Time{})
+	now := func() (admin.Who, error) { return s.asks(c.who) }
+	s.desk.Serve(c.peer, admin.Caller{Address: c.RemoteAddr().String(), Now: now})
+	return nil
+}
+
+// private refuses a connection on which others could read credentials, and change what is asked. As for sessions, this
+// machine's own network is none of others.
+func private(secure bool, from net.Addr) error {
+	if secure || isLoopback(from) {
+		return nil
+	}
+	return refusef(transport.StatusTLS, "the admin interface is not offered without TLS")
+}
+
+// asks says what somebody may do now who was admitted. A lease's bearer is no administrator, whoever its tenant is.
+func (s *supervisor) asks(b bearer) (admin.Who, error) {
+	who := admin.Who{Tenant: b.Name, Lease: b.lease}
+	if b.lease == "" {
+		who.Admin = s.cfg.Tenants.Administers(b.Identity)
+	}
+	return who, s.refused(b)
 }
 
 // isWorker says whether a process serves a session.
@@ -67,27 +109,64 @@ func (s *supervisor) closed() error {
 // desk is the supervisor as the admin interface sees it.
 type desk struct{ *supervisor }
 
-func (s desk) Status() admin.Status {
+// mays says whether something of somebody's is for whoever asks.
+func mays(who admin.Who, of bearer) bool { return who.May(of.Name, of.lease) }
+
+func (s desk) Status(who admin.Who) admin.Status {
 	st := admin.Status{
-		Version: release.Version(), Address: s.cfg.Listener.Addr().String(), PID: os.Getpid(), Started: s.started,
-		Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil, Waiting: s.waiting.length(),
+		Version: release.Version(), Address: s.cfg.Listener.Addr().String(), Started: s.started,
+		Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil,
+		Waiting: s.waiting.count(func(w *waiter) bool { return mays(who, w.who) }), Fingerprint: s.cfg.Tenants.Fingerprint(),
+		GPUs: []admin.GPU{},
 	}
-	for kind, to := range map[sessionKind]*admin.Places{cudaSession: &st.CUDA, nvmlSession: &st.NVML} {
-		to.Taken, to.Limit, _ = s.sessions.places(kind, "")
-	}
-	st.GPUs = []admin.GPU{}
-	st.Fingerprint = s.cfg.Tenants.Fingerprint()
 	if facts := s.facts.Load(); facts != nil { // a worker has opened the driver
 		st.Driver = facts.Driver
 		st.CUDAVersion = fmt.Sprintf("%d.%d", facts.DriverVersion/1000, facts.DriverVersion%1000/10)
-		for i := range facts.Devices {
-			st.GPUs = append(st.GPUs, gpuOf(&facts.Devices[i]))
+		st.GPUs = s.gpusOf(who, facts.Devices)
+	}
+	if who.Role() == admin.RoleAdmin {
+		st.PID = os.Getpid()
+		for kind, to := range map[sessionKind]*admin.Places{cudaSession: &st.CUDA, nvmlSession: &st.NVML} {
+			to.Taken, to.Limit, _ = s.sessions.places(kind, "")
 		}
+		return st
+	}
+	for _, x := range s.sessions.all() {
+		switch {
+		case !mays(who, x.who):
+		case x.nvml:
+			st.NVML.Taken++
+		default:
+			st.CUDA.Taken++
+		}
+	}
+	limits := s.cfg.Tenants.Limits(who.Tenant, *s.cfg.Limits)
+	st.CUDA.Limit, st.NVML.Limit = int(limits.Sessions), int(limits.NVML)
+	if l, err := s.leases.Get(who.Lease); err == nil && l.Sessions > 0 {
+		st.CUDA.Limit = int(l.Sessions)
 	}
 	return st
 }
 
-// gpuOf says of a GPU what an administrator is told.
+// gpusOf are the GPUs that sessions of who see.
+func (s desk) gpusOf(who admin.Who, devices []transport.Device) []admin.GPU {
+	var only []string // none: all
+	if who.Role() != admin.RoleAdmin {
+		only = s.cfg.Tenants.Terms(who.Tenant).GPUs
+		if l, err := s.leases.Get(who.Lease); err == nil {
+			only = l.GPUs
+		}
+	}
+	list := []admin.GPU{}
+	for i := range devices {
+		if g := gpuOf(&devices[i]); len(only) == 0 || slices.Contains(only, g.UUID) {
+			list = append(list, g)
+		}
+	}
+	return list
+}
+
+// gpuOf says what a GPU is.
 func gpuOf(d *transport.Device) admin.GPU {
 	return admin.GPU{UUID: lease.UUID(d.UUID), Name: d.Name, Memory: d.TotalMem, Capability: fmt.Sprintf("%d.%d",
 		d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR],
@@ -120,7 +199,7 @@ func (s *supervisor) gpusSoon() gpuList {
 	}
 }
 
-func (s desk) Sessions() []admin.Session {
+func (s desk) Sessions(who admin.Who) []admin.Session {
 	uses := map[int][]admin.Use{} // by worker
 	gpus := s.gpusSoon()
 	for _, u := range gpus.Users {
@@ -131,8 +210,14 @@ func (s desk) Sessions() []admin.Session {
 	}
 	now, list := time.Now(), []admin.Session{}
 	for _, x := range s.sessions.all() {
+		if !mays(who, x.who) {
+			continue
+		}
 		a := x.describe(now, uses[x.proc.pid()])
 		a.Label = s.leaseLabel(a.Lease)
+		if who.Role() != admin.RoleAdmin {
+			a.Worker = 0
+		}
 		list = append(list, a)
 	}
 	slices.SortFunc(list, func(a, b admin.Session) int {
@@ -174,12 +259,16 @@ func (x *session) describe(now time.Time, gpus []admin.Use) admin.Session {
 	return a
 }
 
-func (s desk) End(ctx context.Context, id, reason string) error {
+func (s desk) End(ctx context.Context, who admin.Who, id, reason string) error {
 	x := s.sessions.named(id)
-	if x == nil {
+	if x == nil || !mays(who, x.who) {
 		return admin.ErrNoSession
 	}
-	why, said := "an administrator ended it", "an administrator ends this session"
+	by := "an administrator"
+	if who.Role() != admin.RoleAdmin {
+		by = who.String()
+	}
+	why, said := by+" ended it", by+" ends this session"
 	if reason = transport.Printable(reason); reason != "" {
 		why, said = why+": "+reason, said+": "+reason
 	}

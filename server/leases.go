@@ -160,9 +160,11 @@ func (s *supervisor) leaseLabel(id string) string {
 }
 
 // Leases are those that hold.
-func (s desk) Leases() (list []admin.Lease) {
+func (s desk) Leases(who admin.Who) (list []admin.Lease) {
 	for _, l := range s.leases.Leases() {
-		list = append(list, s.use(l))
+		if who.May(l.Tenant, l.ID) {
+			list = append(list, s.use(l))
+		}
 	}
 	return list
 }
@@ -173,7 +175,7 @@ func (s desk) use(l lease.Lease) admin.Lease {
 }
 
 // Grant makes a lease.
-func (s desk) Grant(r admin.LeaseRequest) (*admin.Granted, error) {
+func (s desk) Grant(_ admin.Who, r admin.LeaseRequest) (*admin.Granted, error) {
 	l := lease.Lease{Tenant: cmp.Or(r.Tenant, s.cfg.Tenants.Sole()), Label: r.Label}
 	if l.Tenant == "" {
 		return nil, fmt.Errorf("%w: it is not said of which tenant, and this server has several (--tenant NAME)",
@@ -242,7 +244,10 @@ func allSeen(list []transport.Device, visible string) error {
 }
 
 // Revoke ends a lease and its sessions.
-func (s desk) Revoke(ctx context.Context, id, reason string) error {
+func (s desk) Revoke(ctx context.Context, who admin.Who, id, reason string) error {
+	if l, err := s.leases.Get(id); err != nil || !who.May(l.Tenant, l.ID) {
+		return lease.ErrNone
+	}
 	l, err := s.leases.Revoke(id, transport.Printable(reason))
 	if err != nil && !errors.Is(err, lease.ErrKept) {
 		return err

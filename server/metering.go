@@ -27,7 +27,8 @@ const (
 type metering struct {
 	log    *usage.Log // nil: none
 	totals usage.Totals
-	one    sync.Mutex // is held by who reads the log: one after the other
+	// are held by who reads the log: one after the other
+	ofAdmins, ofOthers sync.Mutex
 
 	mu     sync.Mutex // guards what follows
 	asked  time.Time
@@ -120,22 +121,33 @@ func (s *supervisor) record(m *usage.Meter, x *session, how string) {
 	said := func(s string) string { return transport.Printable(door.Clip(s, maxSaid)) }
 	from, to, used := m.Cut()
 	err := s.metering.log.Write(&usage.Record{From: from.Round(0), To: to.Round(0), Session: x.id, Tenant: x.who.Name,
-		User: said(x.client.user), Host: said(x.client.host), Program: said(filepath.Base(x.client.command)), End: how,
-		Used: used})
+		Lease: x.who.lease, User: said(x.client.user), Host: said(x.client.host),
+		Program: said(filepath.Base(x.client.command)), End: how, Used: used})
 	if err != nil {
 		s.warn(s.log, "cannot write into the usage log", "error", fmt.Errorf("session %s: %w", x.id, err))
 	}
 }
 
-// Usage is what sessions used, as the log says.
-func (s desk) Usage(ctx context.Context, since time.Time, by string) (*admin.Usage, error) {
+// Usage is what sessions used, as the log says. Administrators and others do not wait for each other.
+func (s desk) Usage(ctx context.Context, who admin.Who, since time.Time, by string) (*admin.Usage, error) {
 	if s.metering.log == nil {
 		return nil, admin.ErrNoUsage
 	}
-	s.metering.one.Lock()
-	defer s.metering.one.Unlock()
+	one, all := &s.metering.ofOthers, who.Role() == admin.RoleAdmin
+	if all {
+		one = &s.metering.ofAdmins
+	}
+	one.Lock()
+	defer one.Unlock()
 	sums := usage.NewAdder(by)
-	bad, err := s.metering.log.Records(ctx, since, sums.Add)
+	bad, err := s.metering.log.Records(ctx, since, func(r *usage.Record) {
+		if who.May(r.Tenant, r.Lease) {
+			sums.Add(r)
+		}
+	})
+	if !all {
+		bad = 0 // nobody knows whose those lines were
+	}
 	return &admin.Usage{Sums: sums.Sums(), Bad: bad}, err
 }
 

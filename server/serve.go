@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/internal/release"
+	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/isolation"
@@ -27,35 +28,36 @@ import (
 
 // supervisor is a running server.
 type supervisor struct {
-	cfg      Config
-	log      *slog.Logger
-	pools    *pools
+	cfg   Config
+	log   *slog.Logger
+	pools *pools
 	// of workers for NVML, which hold nothing on a GPU
 	nvmlPools *pools
-	places   *places
-	sessions sessions
-	waiting  waiting
-	draining atomic.Bool // the server shuts down
-	held     atomic.Bool // an administrator wants no new sessions
-	started  time.Time
-	gpus     *gpuReader
-	readGPUs func() (gpuList, error) // what gpus has read a moment ago
-	gpuTurn  chan struct{}           // held by the one administrator's question that asks NVML
-	first    chan struct{}           // closed when facts is valid
-	once     sync.Once
-	facts    atomic.Pointer[readyInfo] // what the latest CUDA worker saw
-	stop     context.Context           // ends when connections must be dropped
-	handlers sync.WaitGroup
-	shares   *shelf
-	images   *modcache.Cache // nil: none
-	metrics  *metrics.Server
-	board    *os.File // of the simulated machine
-	metering metering
-	commons  commons.Tenants // what their sessions share
-	workers  sync.WaitGroup  // those who follow a worker to its end
-	door     *door.Door      // where connections wait that are not admitted yet
-	lines    door.Lines      // that such connections may write into the log
-	leases   *lease.Book
+	places    *places
+	sessions  sessions
+	waiting   waiting
+	draining  atomic.Bool // the server shuts down
+	held      atomic.Bool // an administrator wants no new sessions
+	started   time.Time
+	gpus      *gpuReader
+	readGPUs  func() (gpuList, error) // what gpus has read a moment ago
+	gpuTurn   chan struct{}           // held by the one administrator's question that asks NVML
+	first     chan struct{}           // closed when facts is valid
+	once      sync.Once
+	facts     atomic.Pointer[readyInfo] // what the latest CUDA worker saw
+	stop      context.Context           // ends when connections must be dropped
+	handlers  sync.WaitGroup
+	shares    *shelf
+	images    *modcache.Cache // nil: none
+	metrics   *metrics.Server
+	board     *os.File // of the simulated machine
+	metering  metering
+	commons   commons.Tenants // what their sessions share
+	workers   sync.WaitGroup  // those who follow a worker to its end
+	door      *door.Door      // where connections wait that are not admitted yet
+	lines     door.Lines      // that such connections may write into the log
+	leases    *lease.Book
+	desk      *admin.Port // set before the first connection is accepted
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
@@ -169,11 +171,11 @@ func Serve(ctx context.Context, cfg Config) error {
 		})
 	}
 
-	desk, err := s.openAdmin(s.stop)
+	err = s.openAdmin(s.stop)
+	defer s.desk.Close() // what it still does is done then
 	if err != nil {
 		return err
 	}
-	defer desk.Close() // what it still does is done then
 	s.handlers.Go(func() { s.reload(s.stop) })
 	s.handlers.Go(func() { s.leases.Watch(s.stop, s.leaseOver) })
 	accepting := make(chan error, 1)
@@ -189,7 +191,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	}
 	s.drain()
 	kill()
-	desk.Close()
+	s.desk.Close()
 	s.handlers.Wait()
 	return err
 }
@@ -317,6 +319,9 @@ func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
 		err = s.join(p)
 	case transport.KindInfo:
 		err = s.serveInfo(p)
+	case transport.KindAdmin:
+		visit.Leave()
+		err = s.serveAdmin(p)
 	default:
 		err = refusef(transport.StatusMalformed, "unknown kind of connection %.40q", hello.Kind)
 	}

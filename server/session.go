@@ -569,7 +569,7 @@ func check(h *transport.Hello) error {
 		return &transport.CapabilityError{Missing: missing, Peer: "this server", Release: release.Version()}
 	}
 	switch h.Kind {
-	case transport.KindInfo, transport.KindCallback, transport.KindBulk, transport.KindRDMA:
+	case transport.KindInfo, transport.KindAdmin, transport.KindCallback, transport.KindBulk, transport.KindRDMA:
 		// no calls, or those of a session that was checked
 		return nil
 	}

@@ -259,6 +259,18 @@ func (q *waiting) length() int {
 	return q.queue.Len()
 }
 
+// count is how many of some wait.
+func (q *waiting) count(of func(*waiter) bool) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, w := range q.by {
+		if of(w) {
+			n++
+		}
+	}
+	return n
+}
+
 // ended gives a place back, and to the next one.
 func (q *waiting) ended(w *waiter, lasted time.Duration) {
 	q.mu.Lock()

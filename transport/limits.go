@@ -132,6 +132,7 @@ const (
 	KindRDMA     = "rdma" // the control connection of RDMA
 	KindNVML     = "nvml"
 	KindInfo     = "info"
+	KindAdmin    = "admin" // HTTP, as package admin answers it
 )
 
 // What MsgForget is about.

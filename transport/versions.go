@@ -72,16 +72,19 @@ const (
 	CapTickets = "tickets"
 	// CapQueue: a server without a place lets a client wait that says how long it is ready to.
 	CapQueue = "queue"
+	// CapAdmin: the server offers its admin interface over its port.
+	CapAdmin = "admin"
 )
 
 // capabilityTexts say in a refusal what the other side is asked for.
 var capabilityTexts = map[string]string{
 	CapCorrelation: "correlation words in commands", CapResume: "lines that outlive their sockets",
 	CapTickets: "tickets for further connections", CapQueue: "a queue for its places",
+	CapAdmin: "an admin interface over its port",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
-func Offered() []string { return []string{CapCorrelation, CapTickets, CapQueue} }
+func Offered() []string { return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin} }
 
 // CapabilityError is a peer that lacks something without which the other side does not go on.
 type CapabilityError struct {

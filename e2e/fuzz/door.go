@@ -36,9 +36,9 @@ func (c *trial) hello(kind string) transport.Hello {
 
 func (c *trial) someKind() string {
 	return []string{
-		transport.KindCUDA, transport.KindNVML, transport.KindInfo, transport.KindCallback,
+		transport.KindCUDA, transport.KindNVML, transport.KindInfo, transport.KindAdmin, transport.KindCallback,
 		transport.KindBulk, transport.KindRDMA,
-	}[c.rnd.IntN(6)]
+	}[c.rnd.IntN(7)]
 }
 
 // dial connects to a server, with TLS where it wants that.

@@ -81,13 +81,15 @@ type Places struct {
 type Status struct {
 	Version  string    `json:"version"`
 	Address  string    `json:"address"` // where it listens
-	PID      int       `json:"pid"`
+	PID      int       `json:"pid"`     // 0: it is not for whoever asks, as worker_pid of sessions
 	Started  time.Time `json:"started"`
 	Uptime   float64   `json:"uptime_seconds"`
 	Draining bool      `json:"draining"` // it takes no new sessions
 	CUDA     Places    `json:"cuda_sessions"`
 	NVML     Places    `json:"nvml_sessions"`
 	Waiting  int       `json:"waiting"` // programs in the queue for a CUDA session
+	Tenant   string    `json:"tenant"`  // of whoever asks; "": a process of the server's machine
+	Role     string    `json:"role"`    // of whoever asks: a Role constant; the figures are of what that may see
 
 	Driver      string `json:"driver"`       // the release of the GPUs' driver; "simulated" where there is none
 	CUDAVersion string `json:"cuda_version"` // that this driver has, such as "13.0"
@@ -103,25 +105,28 @@ type GPU struct {
 	Capability string `json:"compute_capability"` // such as "9.0"
 }
 
-// Server is what the interface shows and commands. Its methods are called by several goroutines at once.
+// Server is what the interface shows and commands. Its methods are called by several goroutines at once. Each is told
+// who asks, shows them what is theirs ([Who.May]), and answers of everything else as if there were none. The interface
+// itself keeps from them what only administrators may do.
 type Server interface {
-	Status() Status
-	Sessions() []Session
+	// Status counts what is theirs; an administrator learns the figures of all.
+	Status(who Who) Status
+	Sessions(who Who) []Session
 	// End ends a session, whose program is told the reason, and returns when it is over. The error is [ErrNoSession]
 	// where there is none.
-	End(ctx context.Context, id, reason string) error
+	End(ctx context.Context, who Who, id, reason string) error
 	// Drain says whether new sessions are refused.
 	Drain(on bool) error
 	// Usage is what sessions have used since a moment, by one of [usage.By]. The error is [ErrNoUsage] where it is not
 	// written down.
-	Usage(ctx context.Context, since time.Time, by string) (*Usage, error)
+	Usage(ctx context.Context, who Who, since time.Time, by string) (*Usage, error)
 	// Leases are those that hold, the oldest first.
-	Leases() []Lease
+	Leases(who Who) []Lease
 	// Grant makes a lease. The error wraps [lease.ErrTerms], [lease.ErrFull] or [lease.ErrKept].
-	Grant(LeaseRequest) (*Granted, error)
+	Grant(who Who, r LeaseRequest) (*Granted, error)
 	// Revoke ends a lease and its sessions, whose programs are told the reason, and returns when they are over. The error
 	// is [lease.ErrNone] where there is none.
-	Revoke(ctx context.Context, id, reason string) error
+	Revoke(ctx context.Context, who Who, id, reason string) error
 }
 
 // Errors of this package.

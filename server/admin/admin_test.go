@@ -44,18 +44,24 @@ type fake struct {
 	stuck    bool // sessions do not end
 }
 
-func (f *fake) Status() Status {
+func (f *fake) Status(Who) Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return Status{Version: "test", Draining: f.draining, CUDA: Places{2, 8}}
 }
 
-func (f *fake) Sessions() []Session {
-	return []Session{{ID: "aa11", Program: "train", Calls: new(uint64(5))}, {ID: "aa22", Kind: KindNVML}}
+func (f *fake) Sessions(who Who) (list []Session) {
+	for _, x := range []Session{{ID: "aa11", Program: "train", Tenant: "a", Lease: "bb11", Calls: new(uint64(5))},
+		{ID: "aa22", Tenant: "a", Kind: KindNVML}} {
+		if who.May(x.Tenant, x.Lease) {
+			list = append(list, x)
+		}
+	}
+	return list
 }
 
-func (f *fake) End(ctx context.Context, id, reason string) error {
-	if id != "aa11" && id != "aa22" {
+func (f *fake) End(ctx context.Context, who Who, id, reason string) error {
+	if !slices.ContainsFunc(f.Sessions(who), func(x Session) bool { return x.ID == id }) {
 		return ErrNoSession
 	}
 	if f.stuck {
@@ -78,29 +84,32 @@ func (f *fake) Drain(on bool) error {
 	return nil
 }
 
-func (f *fake) Usage(_ context.Context, since time.Time, by string) (*Usage, error) {
+func (f *fake) Usage(_ context.Context, _ Who, since time.Time, by string) (*Usage, error) {
 	if f.refuses != nil {
 		return nil, f.refuses
 	}
 	return &Usage{[]usage.Sum{{Key: by, Program: since.UTC().Format(time.RFC3339Nano), Sessions: 3}}, 1}, nil
 }
 
-func (f *fake) Leases() []Lease {
+func (f *fake) Leases(who Who) []Lease {
+	if !who.May("a", "bb11") {
+		return nil
+	}
 	return []Lease{{Lease: lease.Lease{ID: "bb11", Label: "job", Tenant: "a", Terms: lease.Usual()}, Open: 2}}
 }
 
-func (f *fake) Grant(r LeaseRequest) (*Granted, error) {
+func (f *fake) Grant(who Who, r LeaseRequest) (*Granted, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wanted = append(f.wanted, r)
-	return &Granted{Lease: f.Leases()[0], Credential: "secret"}, f.refuses
+	return &Granted{Lease: f.Leases(who)[0], Credential: "secret"}, f.refuses
 }
 
-func (f *fake) Revoke(ctx context.Context, id, reason string) error {
-	if id != "bb11" {
+func (f *fake) Revoke(ctx context.Context, who Who, id, reason string) error {
+	if id != "bb11" || len(f.Leases(who)) == 0 {
 		return lease.ErrNone
 	}
-	return f.End(ctx, "aa11", reason)
+	return f.End(ctx, who, "aa11", reason)
 }
 
 // offer opens an interface, and gives a client of it.
@@ -110,11 +119,11 @@ func offer(t *testing.T, f *fake, o Options) (*Client, string) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	p, err := Open(t.Context(), path, f, o)
-	if err != nil {
+	p := New(f, o)
+	t.Cleanup(p.Close)
+	if err := p.Open(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Close)
 	c, err := Dial(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
@@ -197,44 +206,6 @@ func TestAskForLeases(t *testing.T) {
 	}
 }
 
-func TestAskForUsage(t *testing.T) {
-	f := &fake{}
-	c, _ := offer(t, f, Options{})
-	since := time.Date(2026, 1, 31, 12, 0, 0, 5, time.FixedZone("", 7200))
-	for _, by := range usage.By() {
-		u, err := c.Usage(t.Context(), since, by)
-		if err != nil || u.Bad != 1 || len(u.Sums) != 1 || u.Sums[0].Key != by ||
-			u.Sums[0].Program != "2026-01-31T10:00:00.000000005Z" || u.Sums[0].Sessions != 3 {
-			t.Errorf("by %s: %+v, %v", by, u, err)
-		}
-	}
-	var u Usage
-	if err := c.ask(t.Context(), http.MethodGet, "/v1/usage", nil, &u); err != nil || u.Sums[0].Key != "tenant" ||
-		u.Sums[0].Program != (time.Time{}).Format(time.RFC3339) {
-		t.Errorf("where nothing is said: %+v, %v", u, err)
-	}
-	for _, refusal := range []error{ErrNoUsage, errors.New("the disk is gone")} {
-		f.refuses = refusal
-		_, err := c.Usage(t.Context(), since, "day")
-		if err == nil || !strings.Contains(err.Error(), refusal.Error()) ||
-			errors.Is(err, ErrNoUsage) != errors.Is(refusal, ErrNoUsage) {
-			t.Errorf("%v: %v", refusal, err)
-		}
-	}
-}
-
-func FuzzUsageQuery(f *testing.F) {
-	for _, s := range []string{"", "by=day&since=2026-01-31T00:00:00.5%2B02:00", "by=day;since=x", "%", "by", "&&=&"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		since, by, err := usageQuery(text)
-		if err == nil && !slices.Contains(usage.By(), by) || err != nil && len(err.Error()) > 500+len(text) {
-			t.Errorf("%q: %v, %q, %v", text, since, by, err)
-		}
-	})
-}
-
 func TestFindLease(t *testing.T) {
 	l := func(id, label string) Lease { return Lease{Lease: lease.Lease{ID: id, Label: label}} }
 	list := []Lease{l("aa11", "one"), l("aa22", ""), l("bb33", "two"), l("bb44", "two"), l("aa", "")}
@@ -254,8 +225,8 @@ func TestFindLease(t *testing.T) {
 func TestClose(t *testing.T) {
 	f := &fake{stuck: true}
 	path := filepath.Join(t.TempDir(), "s")
-	p, err := Open(t.Context(), path, f, Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
+	p := New(f, Options{Log: slog.New(slog.DiscardHandler)})
+	if err := p.Open(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Dial(t.Context(), path)
@@ -273,7 +244,6 @@ func TestClose(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}
-	(*Port)(nil).Close()
 }
 
 // Others than root, the server's user, and programs that are not its workers get an answer that says so.

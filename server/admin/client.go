@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/transport"
 )
 
 const (
@@ -25,10 +27,12 @@ const (
 	maxAnswer = 64 << 20 // bytes: tens of thousands of sessions
 )
 
-// Client asks a server. Close ends its connections.
+// Client asks a server: by its socket ([Dial]), or over its port ([Over]). Close ends its connections.
 type Client struct {
-	Path string // of the socket
-	http *http.Client
+	Path    string // of the socket, or HOST:PORT
+	http    *http.Client
+	explain func(error) error // says what it means that there is no connection
+	local   bool
 }
 
 // Dial gives a client of the server at a socket; path may be [Auto]: then it is the one server of this machine that
@@ -49,13 +53,22 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 }
 
 func at(path string) *Client {
-	return &Client{path, &http.Client{Timeout: askTime, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		},
-		MaxIdleConns: 1, IdleConnTimeout: idleTime / 2, MaxResponseHeaderBytes: maxHeader,
-	}}}
+	c := newClient(path, func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}, func(err error) error { return explain(path, err) })
+	c.local = true
+	return c
 }
+
+func newClient(path string, dial func(context.Context) (net.Conn, error), explain func(error) error) *Client {
+	return &Client{path, &http.Client{Timeout: askTime, Transport: &http.Transport{
+		DialContext:  func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		MaxIdleConns: 1, IdleConnTimeout: idleTime / 2, MaxResponseHeaderBytes: maxHeader,
+	}}, explain, false}
+}
+
+// Local says whether it asks by a socket, as an administrator.
+func (c *Client) Local() bool { return c.local }
 
 func knockAt(ctx context.Context, path string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, knock)
@@ -184,10 +197,10 @@ func (c *Client) ask(ctx context.Context, method, path string, body, to any) err
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if os.IsTimeout(err) {
+		if os.IsTimeout(err) && !errors.As(err, new(*transport.Error)) {
 			return fmt.Errorf("%w: %s did not answer within %v; look into the server's log", ErrNoServer, c.Path, askTime)
 		}
-		return explain(c.Path, err)
+		return c.explain(err)
 	}
 	defer got.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(got.Body, maxAnswer))

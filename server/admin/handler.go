@@ -7,82 +7,23 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"scuda.dev/scuda/server/door"
 )
 
-// Bounds of what one may ask.
-const (
-	maxBody     = 64 << 10
-	maxHeader   = 16 << 10
-	connections = 64
-	headerTime  = 5 * time.Second
-	readTime    = 10 * time.Second
-	writeTime   = 30 * time.Second
-	idleTime    = 30 * time.Second
-)
-
-// Port is an open admin interface; nil is none.
-type Port struct {
-	path   string
-	server *http.Server
-	done   sync.WaitGroup
-	asked  *handler
-}
-
 // Options are what an interface needs beside its server.
 type Options struct {
 	// Worker says whether a process of this machine carries out what clients ask for: it is not let in.
 	Worker func(pid int) bool
-	Log    *slog.Logger
+	// Count is told of each answer: what was asked for, by which role, and HTTP's status; nil: nobody counts.
+	Count func(request, role string, status int)
+	Log   *slog.Logger
 }
-
-// Open offers a server at a socket.
-func Open(ctx context.Context, path string, s Server, o Options) (*Port, error) {
-	l, err := Listen(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	h := newHandler(s, o)
-	p := &Port{path: path, asked: h, server: &http.Server{
-		Handler:           h,
-		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: maxHeader,
-		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, peerKey{}, c.RemoteAddr())
-		},
-	}}
-	p.done.Go(func() { _ = p.server.Serve(door.Listen(knowing{l}, connections)) })
-	return p, nil
-}
-
-// Path is where the socket is.
-func (p *Port) Path() string {
-	if p == nil {
-		return ""
-	}
-	return p.path
-}
-
-// Close ends the interface, takes its socket away, and waits for what is being answered. It may be called again.
-func (p *Port) Close() {
-	if p == nil {
-		return
-	}
-	_ = p.server.Close() // the contexts of requests end with it
-	p.done.Wait()
-	p.asked.close()
-}
-
-type peerKey struct{}
 
 // handler answers requests.
 type handler struct {
@@ -90,6 +31,7 @@ type handler struct {
 	server Server
 	mux    *http.ServeMux
 	lines  door.Lines // about those who were not let in
+	vain   door.Lines // about what was refused
 
 	mu      sync.Mutex // guards closed, and Add of answers
 	closed  bool
@@ -115,41 +57,21 @@ func (h *handler) close() {
 
 func newHandler(s Server, o Options) *handler {
 	h := &handler{Options: o, server: s, mux: http.NewServeMux()}
-	h.mux.HandleFunc("GET /v1/server", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Status()) })
-	h.mux.HandleFunc("GET /v1/sessions", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, sessionList{nonNil(s.Sessions())})
-	})
-	h.mux.HandleFunc("POST /v1/sessions/{id}/end", h.end)
-	h.mux.HandleFunc("PUT /v1/drain", h.drain)
-	h.mux.HandleFunc("GET /v1/usage", h.usage)
-	h.mux.HandleFunc("GET /v1/leases", func(w http.ResponseWriter, _ *http.Request) {
-		list := s.Leases()
-		if list == nil {
-			list = []Lease{}
-		}
-		answer(w, leaseList{list})
-	})
-	h.mux.HandleFunc("POST /v1/leases", h.grant)
-	h.mux.HandleFunc("DELETE /v1/leases/{id}", h.revoke)
+	for _, at := range routes {
+		h.mux.HandleFunc(at.pattern, func(w http.ResponseWriter, r *http.Request) {
+			who, _ := r.Context().Value(whoKey{}).(Who)
+			h.serve(at, w, r, who)
+		})
+	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("there is no %.20s %.100q here", r.Method, r.URL.Path),
-			"ask for GET /v1/server, GET /v1/sessions, POST /v1/sessions/ID/end, PUT /v1/drain, GET /v1/usage, GET or POST "+
-				"/v1/leases, or DELETE /v1/leases/ID")
+			"ask for one of "+offered())
 	})
 	return h
 }
 
-// sessionList is the answer to GET /v1/sessions.
-type sessionList struct {
-	Sessions []Session `json:"sessions"`
-}
-
-func nonNil(list []Session) []Session {
-	if list == nil {
-		return []Session{}
-	}
-	return list
-}
+// whoKey is where a request's context has who asks.
+type whoKey struct{}
 
 // ServeHTTP lets in who may come.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -158,26 +80,64 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.answers.Done()
-	who, ok := r.Context().Value(peerKey{}).(peer)
-	if !ok {
-		who = nobody
-	}
-	switch {
-	case who.uid != 0 && who.uid != os.Geteuid():
-		if missed, ok := h.lines.Allow(); ok {
-			h.Log.Warn("refused a user at the admin socket", "user", who.uid, "pid", who.pid, "left_out", missed)
-		}
-		refuse(w, http.StatusForbidden, fmt.Sprintf("%v (user %d)", ErrForbidden, os.Geteuid()), "use sudo")
-		return
-	case h.Worker != nil && h.Worker(who.pid):
-		if missed, ok := h.lines.Allow(); ok {
-			h.Log.Error("refused a worker at the admin socket", "worker", who.pid, "left_out", missed)
-		}
-		refuse(w, http.StatusForbidden, "a worker has no business here", "")
+	who, fault := h.recognise(r.Context().Value(peerKey{}))
+	if fault != nil {
+		write(w, http.StatusForbidden, fault)
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	h.mux.ServeHTTP(w, r)
+	h.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, who)))
+}
+
+// recognise says who is at the other end of a connection: its address is what is known of that.
+func (h *handler) recognise(end any) (Who, *Fault) {
+	p := nobody
+	switch end := end.(type) {
+	case Caller:
+		who, err := end.Now()
+		if err != nil {
+			return Who{}, &Fault{Cause: err.Error(), Remedy: "connect again, with a credential that the server takes"}
+		}
+		who.From = end.Address
+		return who, nil
+	case peer:
+		p = end
+	}
+	switch {
+	case p.uid != 0 && p.uid != os.Geteuid():
+		if missed, ok := h.lines.Allow(); ok {
+			h.Log.Warn("refused a user at the admin socket", "user", p.uid, "pid", p.pid, "left_out", missed)
+		}
+		return Who{}, &Fault{Cause: fmt.Sprintf("%v (user %d)", ErrForbidden, os.Geteuid()), Remedy: "use sudo"}
+	case h.Worker != nil && h.Worker(p.pid):
+		if missed, ok := h.lines.Allow(); ok {
+			h.Log.Error("refused a worker at the admin socket", "worker", p.pid, "left_out", missed)
+		}
+		return Who{}, &Fault{Cause: "a worker has no business here"}
+	}
+	return Who{Admin: true, From: p.String()}, nil
+}
+
+func (h *handler) status(w http.ResponseWriter, _ *http.Request, who Who) {
+	st := h.server.Status(who)
+	st.Tenant, st.Role = who.Tenant, who.Role()
+	answer(w, st)
+}
+
+// sessionList is the answer to GET /v1/sessions.
+type sessionList struct {
+	Sessions []Session `json:"sessions"`
+}
+
+func (h *handler) sessions(w http.ResponseWriter, _ *http.Request, who Who) {
+	answer(w, sessionList{nonNil(h.server.Sessions(who))})
+}
+
+func nonNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
 }
 
 // endRequest is the body of POST /v1/sessions/{id}/end.
@@ -185,7 +145,7 @@ type endRequest struct {
 	Reason string `json:"reason"`
 }
 
-func (h *handler) end(w http.ResponseWriter, r *http.Request) {
+func (h *handler) end(w http.ResponseWriter, r *http.Request, who Who) {
 	var body endRequest
 	if !read(w, r, &body) {
 		return
@@ -193,7 +153,7 @@ func (h *handler) end(w http.ResponseWriter, r *http.Request) {
 	if badReason(w, body.Reason) {
 		return
 	}
-	switch err := h.server.End(r.Context(), r.PathValue("id"), body.Reason); {
+	switch err := h.server.End(r.Context(), who, r.PathValue("id"), body.Reason); {
 	case errors.Is(err, ErrNoSession):
 		refuse(w, http.StatusNotFound, fmt.Sprintf("%v: %.40q", err, r.PathValue("id")),
 			"it may have ended; GET /v1/sessions lists them, and the whole id is needed")
@@ -219,7 +179,7 @@ type drainRequest struct {
 	On *bool `json:"on"`
 }
 
-func (h *handler) drain(w http.ResponseWriter, r *http.Request) {
+func (h *handler) drain(w http.ResponseWriter, r *http.Request, who Who) {
 	var body drainRequest
 	if !read(w, r, &body) {
 		return
@@ -232,7 +192,7 @@ func (h *handler) drain(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, err.Error(), "start it again")
 		return
 	}
-	answer(w, h.server.Status())
+	h.status(w, r, who)
 }
 
 // read reads a request's body, which is one JSON object and no more; false if it has been refused.

@@ -49,12 +49,16 @@ type leaseList struct {
 	Leases []Lease `json:"leases"`
 }
 
-func (h *handler) grant(w http.ResponseWriter, r *http.Request) {
+func (h *handler) leases(w http.ResponseWriter, _ *http.Request, who Who) {
+	answer(w, leaseList{nonNil(h.server.Leases(who))})
+}
+
+func (h *handler) grant(w http.ResponseWriter, r *http.Request, who Who) {
 	var body LeaseRequest
 	if !read(w, r, &body) {
 		return
 	}
-	switch g, err := h.server.Grant(body); {
+	switch g, err := h.server.Grant(who, body); {
 	case err == nil:
 		answer(w, g)
 	case errors.Is(err, lease.ErrTerms):
@@ -66,12 +70,12 @@ func (h *handler) grant(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (h *handler) revoke(w http.ResponseWriter, r *http.Request) {
+func (h *handler) revoke(w http.ResponseWriter, r *http.Request, who Who) {
 	var body endRequest
 	if !read(w, r, &body) || badReason(w, body.Reason) {
 		return
 	}
-	switch err := h.server.Revoke(r.Context(), r.PathValue("id"), body.Reason); {
+	switch err := h.server.Revoke(r.Context(), who, r.PathValue("id"), body.Reason); {
 	case errors.Is(err, lease.ErrNone):
 		refuse(w, http.StatusNotFound, fmt.Sprintf("%v: %.40q", err, r.PathValue("id")),
 			"it may be over; GET /v1/leases lists them, and the whole id is needed")

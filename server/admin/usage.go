@@ -48,14 +48,14 @@ func usageQuery(text string) (since time.Time, by string, err error) {
 	return since, by, nil
 }
 
-func (h *handler) usage(w http.ResponseWriter, r *http.Request) {
+func (h *handler) usage(w http.ResponseWriter, r *http.Request, who Who) {
 	since, by, err := usageQuery(r.URL.RawQuery)
 	if err != nil {
 		refuse(w, http.StatusBadRequest, fmt.Sprintf("the question is not what is expected: %.200v", err),
 			"ask for since=2026-01-31T00:00:00Z, and for by="+strings.Join(usage.By(), ", "))
 		return
 	}
-	switch u, err := h.server.Usage(r.Context(), since, by); {
+	switch u, err := h.server.Usage(r.Context(), who, since, by); {
 	case errors.Is(err, ErrNoUsage):
 		refuse(w, http.StatusNotFound, err.Error(), "start it with --usage-log FILE")
 	case err != nil:

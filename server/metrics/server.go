@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,6 +49,7 @@ type Server struct {
 	Draining       prometheus.Gauge
 	Waiting        *prometheus.GaugeVec     // class
 	Waited         *prometheus.HistogramVec // class, outcome
+	Asked          *prometheus.CounterVec   // request, role, code
 
 	registry *prometheus.Registry
 	driver   *prometheus.GaugeVec
@@ -85,6 +87,9 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 		Waited: prometheus.NewHistogramVec(waits("scuda_admission_wait_seconds",
 			"Time that programs waited for a place which did not have one at once, by class and by what came of it."),
 			[]string{"class", "outcome"}),
+		Asked: counters("scuda_admin_requests_total",
+			"Requests to the admin interface, by what was asked for, by the role of whoever asked, and by HTTP's status.",
+			"request", "role", "code"),
 		registry: prometheus.NewRegistry(),
 		driver: gauges("scuda_driver_info",
 			"The driver that serves, as the newest worker saw it: gpu is real or sim.", "driver", "cuda", "gpu"),
@@ -100,7 +105,7 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	s.Workers.WithLabelValues(StateBusy)
 	info := gauges("scuda_build_info", "The release of scuda and its API description.", "version", "goversion", "api")
 	info.WithLabelValues(b.Version, runtime.Version(), b.Digest).Set(1)
-	s.registry.MustRegister(s.Waiting, s.Waited)
+	s.registry.MustRegister(s.Waiting, s.Waited, s.Asked)
 	s.registry.MustRegister(&s.Pages, s.Sessions, s.Tenants, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers,
 		s.WorkerStarts, s.WorkerFailures, s.Draining, s.driver, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -108,6 +113,11 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 		s.registry.MustRegister(GPUs{readGPUs})
 	}
 	return s
+}
+
+// AdminRequest counts a request to the admin interface.
+func (s *Server) AdminRequest(request, role string, status int) {
+	s.Asked.WithLabelValues(request, role, strconv.Itoa(status)).Inc()
 }
 
 // What comes of a wait for a place.

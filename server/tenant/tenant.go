@@ -16,10 +16,9 @@
 //
 // A tenant may have several credentials, so that one can be replaced by the next. Limits of its own stand among them,
 // by the names that package config gives them, and what its sessions may do (package isolation); they go before the
-// server's. So do the terms of its sessions that have no lease (package lease). A tenant with the role of an
-// administrator may do everything that the admin interface offers (package admin). Where there is a file, whoever is
-// not in it is nobody; without one, a token file's token is [Default], and a certificate of the authority is the tenant
-// of its name.
+// server's. So do the terms of its sessions that have no lease (package lease). A tenant with role=admin may do
+// everything that the admin interface offers (package admin). Where there is a file, whoever is not in it is nobody;
+// without one, a token file's token is [Default], and a certificate of the authority is the tenant of its name.
 package tenant
 
 import (

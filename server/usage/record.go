@@ -16,7 +16,8 @@ type Record struct {
 	To      time.Time `json:"to"`
 	Session string    `json:"session"`
 	Tenant  string    `json:"tenant"`
-	User    string    `json:"user"` // as the client says, like host and program
+	Lease   string    `json:"lease,omitempty"` // the id of its lease
+	User    string    `json:"user"`            // as the client says, like host and program
 	Host    string    `json:"host"`
 	Program string    `json:"program"`
 	End     string    `json:"end"` // how the session ended; "": it goes on
@@ -51,6 +52,9 @@ const MaxLine = 4 << 10
 // maxText is how long its texts may be: even where each byte is written as six, all of them fit.
 const maxText = 100
 
+// maxLease is how long a lease's id may be: it is the server's own.
+const maxLease = 16
+
 // ErrRecord is a line that is no record.
 var ErrRecord = errors.New("not a record of usage")
 
@@ -60,6 +64,7 @@ func Append(b []byte, r *Record) ([]byte, error) {
 	for _, s := range []*string{&short.Session, &short.Tenant, &short.User, &short.Host, &short.Program, &short.End} {
 		*s = clip(*s)
 	}
+	short.Lease = short.Lease[:min(len(short.Lease), maxLease)]
 	text, err := json.Marshal(&short)
 	if err != nil {
 		return b, err

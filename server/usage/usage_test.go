@@ -28,6 +28,7 @@ func record(session, tenant string, to time.Time, gpu float64) *Record {
 func TestRecord(t *testing.T) {
 	r := record("s", "a", start, 30)
 	r.User, r.Host, r.Program = strings.Repeat("\x00", 1000), "a\nb\"", strings.Repeat("é", 1000)
+	r.Lease = strings.Repeat("f", 16)
 	b, err := Append(nil, r)
 	if err != nil || len(b) > MaxLine || bytes.Count(b, []byte("\n")) != 1 {
 		t.Fatalf("%d bytes, %v", len(b), err)
