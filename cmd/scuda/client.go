@@ -41,18 +41,23 @@ func askOf(ctx context.Context, to transport.Target, kind string) (net.Conn, *tr
 		Kind: kind, Version: release.Version(), Digest: cuda.Digest, Host: host, Program: program, PID: os.Getpid(),
 		User: config.User(),
 	})
+	if err != nil {
+		return nil, nil, serverError(err)
+	}
+	return c, w, nil
+}
+
+// serverError gives the error of a connection its exit code.
+func serverError(err error) error {
 	switch {
-	case err == nil:
-		return c, w, nil
 	case errors.Is(err, transport.ErrToken), errors.Is(err, transport.ErrVersion), errors.Is(err, transport.ErrDigest),
 		errors.Is(err, transport.ErrBusy), errors.Is(err, transport.ErrTLS), errors.Is(err, transport.ErrUntrusted),
-		errors.Is(err, transport.ErrDraining):
-		return nil, nil, &exitError{exitRefused, err}
+		errors.Is(err, transport.ErrDraining), errors.Is(err, transport.ErrCapability):
+		return &exitError{exitRefused, err}
 	case errors.Is(err, transport.ErrAddress):
-		return nil, nil, usage(err)
-	default:
-		return nil, nil, &exitError{exitUnreachable, err}
+		return usage(err)
 	}
+	return &exitError{exitUnreachable, err}
 }
 
 // ping measures one round trip over an information session.

@@ -20,9 +20,10 @@ func newDrain() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "drain",
-		Short: "Let this machine's server take no new sessions",
-		Long: `Let this machine's server take no new sessions; those that it has go on. Programs that start meanwhile are told
-that it is drained, /readyz answers 503, and scuda_draining is 1. --undo takes it back, and so does a restart.
+		Short: "Let a server take no new sessions",
+		Long: `Let a server take no new sessions, which only an administrator may; those that it has go on. Programs that
+start meanwhile are told that it is drained, /readyz answers 503, and scuda_draining is 1. --undo takes it back, and so
+does a restart.
 ` + adminHelp + `
 --wait waits until the last session has ended. --json prints what is left when the command ends:
 

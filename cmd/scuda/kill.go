@@ -22,8 +22,8 @@ func newKill() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "kill SESSION...",
-		Short: "End sessions of this machine's server",
-		Long: `End sessions of this machine's server; a SESSION is an id of scuda ps, or its beginning.
+		Short: "End sessions of a server",
+		Long: `End sessions of a server; a SESSION is an id of scuda ps, or its beginning.
 ` + adminHelp + `
 The session's program prints the reason on its standard error. From then on its calls answer error 46
 (CUDA_ERROR_DEVICE_UNAVAILABLE), and those of NVML answer NVML_ERROR_GPU_IS_LOST. The command returns when the session

@@ -36,10 +36,10 @@ const leaseFields = `
 func newLease() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lease",
-		Short: "Say who may use what of this machine's server, and for how long",
-		Long: `Make, list and revoke leases. A lease lets programs of a tenant use a part of this machine's server until it
-expires. Its credential is a token that opens sessions under this lease and nothing else, so a job or a container gets
-that, and not the token of its tenant.
+		Short: "Say who may use what of a server, and for how long",
+		Long: `Make, list and revoke leases. A lease lets programs of a tenant use a part of a server until it expires. Its
+credential is a token that opens sessions under this lease and nothing else, so a job or a container gets that, and not
+the token of its tenant.
 ` + adminHelp,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -62,8 +62,8 @@ func newLeaseCreate() *cobra.Command {
 		Use:   "create",
 		Short: "Make a lease, and print its credential",
 		Long: `Make a lease, and print its credential, or write it to a file that nobody else can read. Nobody can ask for it
-again. Programs use it as their token: in SCUDA_TOKEN, or in a file that SCUDA_TOKEN_FILE names. What is said of the
-lease beside that goes to standard error.
+again. Only an administrator may make one. Programs use it as their token: in SCUDA_TOKEN, or in a file that
+SCUDA_TOKEN_FILE names. What is said of the lease beside that goes to standard error.
 
 What is left out is as the tenant has it without a lease. The limits of the tenant hold as well. The queue for places
 goes by --share and --class; the work of programs that run at the same time does not yet.
@@ -166,7 +166,7 @@ func newLeaseList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the leases that hold",
-		Long: `List the leases of this machine's server that hold, the oldest first. SESSIONS are the programs that run under
+		Long: `List the leases of a server that hold, the oldest first. SESSIONS are the programs that run under
 each, and how many may.
 ` + adminHelp + `
 --json prints a list, and of each lease:
@@ -263,7 +263,7 @@ func newLeaseShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show LEASE",
 		Short: "Show a lease",
-		Long: `Show a lease of this machine's server; LEASE is an id of scuda lease list, its beginning, or a label. Its
+		Long: `Show a lease of a server; LEASE is an id of scuda lease list, its beginning, or a label. Its
 credential is not shown: the server does not have it.
 ` + adminHelp + `
 --json prints:
@@ -337,7 +337,7 @@ func newLeaseRevoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke LEASE...",
 		Short: "End leases, and the sessions under them",
-		Long: `End leases of this machine's server, and the sessions under them; a LEASE is an id of scuda lease list, its
+		Long: `End leases of a server, and the sessions under them; a LEASE is an id of scuda lease list, its
 beginning, or a label. --tenant ends all of a tenant's instead.
 ` + adminHelp + `
 The programs print the reason on their standard error, and their calls fail, as scuda kill says it. The command returns
@@ -410,7 +410,7 @@ func namedLeases(list []admin.Lease, words []string) (chosen []admin.Lease, err 
 	return chosen, nil
 }
 
-// completeLease completes the id of a lease of this machine's server.
+// completeLease completes the id of a lease.
 func completeLease(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() == "show" {
 		return nil, cobra.ShellCompDirectiveNoFileComp

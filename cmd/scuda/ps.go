@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,55 +13,15 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
-	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport"
 )
-
-// adminHelp says whom the verbs of an administrator ask.
-const adminHelp = `It asks the server of this machine over its admin socket: run it where scuda serve runs, as the
-server's user or as root.
-`
-
-// adminFlag gives a verb the option that says which server it asks.
-func adminFlag(cmd *cobra.Command) {
-	cmd.Flags().String("admin", admin.Auto,
-		"`SOCKET` of the server, which its log names (auto: that of the one server of this machine)")
-	withEnv(cmd.Flags(), "admin")
-}
-
-// administer gives a client of the server's admin interface.
-func administer(cmd *cobra.Command) (*admin.Client, error) {
-	if err := applyEnv(cmd.Flags()); err != nil {
-		return nil, err
-	}
-	path, err := cmd.Flags().GetString("admin")
-	if err != nil {
-		return nil, err
-	}
-	c, err := admin.Dial(cmd.Context(), path)
-	return c, adminError(err)
-}
-
-// adminError gives an error its exit code.
-func adminError(err error) error {
-	switch {
-	case errors.Is(err, admin.ErrNoServer):
-		return &exitError{exitUnreachable, err}
-	case errors.Is(err, admin.ErrForbidden), errors.Is(err, admin.ErrShutdown):
-		return &exitError{exitRefused, err}
-	case errors.Is(err, admin.ErrSeveral), errors.Is(err, admin.ErrSwitched), errors.Is(err, admin.ErrAmbiguous),
-		errors.Is(err, admin.ErrAlike), errors.Is(err, lease.ErrTerms):
-		return usage(err)
-	}
-	return err
-}
 
 func newPS() *cobra.Command {
 	var asJSON, wide bool
 	cmd := &cobra.Command{
 		Use:   "ps",
-		Short: "List the sessions of this machine's server",
-		Long: `List the sessions of this machine's server, the oldest first.
+		Short: "List the sessions of a server",
+		Long: `List the sessions of a server, the oldest first.
 ` + adminHelp + `
 MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says that
 the session's process has, contexts included. STATE is busy (something was done for it in the last second, or waits to
@@ -77,7 +36,7 @@ out, unless --wide is given. Programs that wait for a place (--max-queue of scud
   tenant           in whose name it runs
   user, host       as the client says; address: where its connection comes from; tls: whether it has TLS
   program, pid     as the client says
-  worker_pid       the process that serves it
+  worker_pid       the process that serves it; 0 for who is no administrator
   profile          what it may do beside using GPUs
   opened           when it began; age_seconds, idle_seconds: since then, since its last command
   calls            carried out so far; null for NVML
@@ -243,7 +202,7 @@ func age(seconds float64) string {
 	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
-// completeSession completes the id of a session of this machine's server.
+// completeSession completes the id of a session.
 func completeSession(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -253,7 +212,7 @@ func completeSession(cmd *cobra.Command, args []string, _ string) ([]string, cob
 	})
 }
 
-// completeByAsking completes what this machine's server lists. A server that does not answer soon completes nothing.
+// completeByAsking completes what a server lists. A server that does not answer soon completes nothing.
 func completeByAsking[T any](
 	cmd *cobra.Command, ask func(*admin.Client, context.Context) ([]T, error), word func(*T) string,
 ) (words []string, _ cobra.ShellCompDirective) {

@@ -24,8 +24,8 @@ const refreshed = time.Second
 func newTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch the sessions of this machine's server",
-		Long: `Watch the sessions of this machine's server, in a table that is written anew each second. Where standard
+		Short: "Watch the sessions of a server",
+		Long: `Watch the sessions of a server, in a table that is written anew each second. Where standard
 output is no terminal it is printed once, as it is after a second of looking.
 ` + adminHelp + `
 CALLS/S is how many calls a session made in the last second; the other columns are those of scuda ps. These keys do

@@ -28,10 +28,10 @@ func newUsage() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "usage",
-		Short: "Say what sessions have used of this machine's GPUs",
-		Long: `Say what sessions have used of this machine's GPUs. Run it where scuda serve runs, as the server's user or as
-root: the server tells what its usage log has. Where no server runs, or with --log or --state-dir, the logs are read.
-
+		Short: "Say what sessions have used of a server's GPUs",
+		Long: `Say what sessions have used of a server's GPUs, as its usage log has it. With --log or --state-dir, and where
+no server can be asked, the logs on this machine are read.
+` + adminHelp + `
 A session is in the log when it has ended; one that runs, up to the last full hour of it. GPU TIME is the time that
 there was work for GPUs, a guess, which is marked by ~. MEMORY is bytes times hours, as far as the server knows what
 sessions have: by a limit (--max-vram), or from the driver where it offers metrics. IN and OUT are bytes that were
@@ -91,13 +91,14 @@ copied to GPUs and from them. Beyond 10000 tenants or sessions they are (others)
 	return cmd
 }
 
-// askUsage asks the server of this machine. Where none runs, or it keeps no log, those in the state folder are read.
+// askUsage asks a server. Where there is none to ask, or that of this machine keeps no log, those in the state folder
+// are read.
 func askUsage(cmd *cobra.Command, from time.Time, by string) (*admin.Usage, error) {
 	c, err := administer(cmd)
 	if err == nil {
 		defer c.Close()
 		u, err := c.Usage(cmd.Context(), from, by)
-		if !errors.Is(err, admin.ErrNoUsage) {
+		if !c.Local() || !errors.Is(err, admin.ErrNoUsage) {
 			return u, adminError(err)
 		}
 	} else if named := cmd.Flag("admin").Value.String() != admin.Auto; !errors.Is(err, admin.ErrSwitched) &&
