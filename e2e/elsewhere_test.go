@@ -35,6 +35,11 @@ func TestAdminElsewhere(t *testing.T) {
 		}
 		ids[name], programs[name] = all[0].ID, p
 	}
+	for name, want := range map[string]string{"ops": "ops, an administrator\n", "bob": "bob\n"} {
+		if text := ask(t, as(name), 0, "info").out.String(); !strings.Contains(text, "TLS 1.3, as tenant "+want) {
+			t.Errorf("%s is told\n%s", name, text)
+		}
+	}
 	if all := list(t, as("ops")); len(all) != 2 {
 		t.Errorf("the administrator sees %+v", all)
 	}

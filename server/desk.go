@@ -50,7 +50,7 @@ func (s *supervisor) openAdmin(ctx context.Context) error {
 }
 
 // serveAdmin lets a client ask on a connection that nobody else can read, or that comes from this machine.
-func (s *supervisor) serveAdmin(c arrival) error {
+func (s *supervisor) serveAdmin(c arrival, visit *door.Visit) error {
 	if err := private(isTLS(c), c.RemoteAddr()); err != nil {
 		return err
 	}
@@ -63,6 +63,7 @@ func (s *supervisor) serveAdmin(c arrival) error {
 		return refusef(transport.StatusBusy, "%w", err)
 	}
 	defer leave()
+	visit.Leave()
 	if err := sendWelcome(c, greeting(c.Hello)); err != nil {
 		return nil // the client is gone: there is nobody to tell
 	}
@@ -81,13 +82,12 @@ func private(secure bool, from net.Addr) error {
 	return refusef(transport.StatusTLS, "the admin interface is not offered without TLS")
 }
 
-// asks says what somebody may do now who was admitted. A lease's bearer is no administrator, whoever its tenant is.
-func (s *supervisor) asks(b bearer) (admin.Who, error) {
-	who := admin.Who{Tenant: b.Name, Lease: b.lease}
-	if b.lease == "" {
-		who.Admin = s.cfg.Tenants.Administers(b.Identity)
-	}
-	return who, s.refused(b)
+// asks says what somebody may do now who was admitted; the error, why nothing any more.
+func (s *supervisor) asks(b bearer) (admin.Who, error) { return s.role(b), s.refused(b) }
+
+// role says what somebody may do now. A lease's bearer is no administrator, whoever its tenant is.
+func (s *supervisor) role(b bearer) admin.Who {
+	return admin.Who{Tenant: b.Name, Lease: b.lease, Admin: b.lease == "" && s.cfg.Tenants.Administers(b.Identity)}
 }
 
 // isWorker says whether a process serves a session.

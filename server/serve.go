@@ -320,8 +320,7 @@ func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
 	case transport.KindInfo:
 		err = s.serveInfo(p)
 	case transport.KindAdmin:
-		visit.Leave()
-		err = s.serveAdmin(p)
+		err = s.serveAdmin(p, visit)
 	default:
 		err = refusef(transport.StatusMalformed, "unknown kind of connection %.40q", hello.Kind)
 	}
@@ -473,6 +472,7 @@ func (s *supervisor) welcome(c arrival, r *readyInfo) *transport.Welcome {
 	no := s.noRDMA(c)
 	w := greeting(c.Hello)
 	w.Tenant, w.Profile = c.who.Name, s.profile(modeCUDA, c.who.Name).String()
+	w.Admin = s.role(c.who).Role() == admin.RoleAdmin
 	w.Driver, w.DriverVersion, w.GPU, w.Devices = r.Driver, r.DriverVersion, r.GPU, r.Devices
 	w.Bulk, w.RDMA, w.NoRDMA = transport.MaxBulkConns, no == "", no
 	return w

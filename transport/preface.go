@@ -91,6 +91,7 @@ type Welcome struct {
 	Devices       []Device `json:",omitempty"`
 	Tenant        string   `json:",omitempty"` // in whose name the server sees the client
 	Profile       string   `json:",omitempty"` // what the server lets the client's sessions do
+	Admin         bool     `json:",omitempty"` // the tenant administers the server
 
 	// What the server can do. In front of the welcome stands the version that is spoken from then on, in a refusal the
 	// server's newest.

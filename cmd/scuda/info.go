@@ -27,6 +27,7 @@ type infoFacts struct {
 	CUDA        string       `json:"cuda"` // the newest CUDA version that the driver supports
 	Version     string       `json:"server_version"`
 	Tenant      string       `json:"tenant,omitempty"` // whom the server sees in us
+	Admin       bool         `json:"administrator"`    // that tenant administers the server
 	TLS         bool         `json:"tls"`
 	Client      string       `json:"client_version"`
 	SameAPI     bool         `json:"same_api"`
@@ -118,7 +119,7 @@ func newInfo() *cobra.Command {
 func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 	f := &infoFacts{
 		Kind: w.GPU, Driver: w.Driver, CUDA: fmt.Sprintf("%d.%d", w.DriverVersion/1000, w.DriverVersion%1000/10),
-		Version: w.Version, Tenant: w.Tenant, Client: release.Version(), SameAPI: w.Digest == cuda.Digest,
+		Version: w.Version, Tenant: w.Tenant, Admin: w.Admin, Client: release.Version(), SameAPI: w.Digest == cuda.Digest,
 		RoundTripUS: float64(trip.Nanoseconds()) / 1e3, Devices: []infoDevice{},
 	}
 	if l := w.Load; l != nil {
@@ -157,8 +158,8 @@ func (f *infoFacts) print(out io.Writer) {
 		driver = "simulated GPU"
 	}
 	fmt.Fprintf(out, "server      %s (from %s)\n", f.Server, f.Source)
-	fmt.Fprintf(out, "connection  %s, as tenant %s\n", map[bool]string{true: "TLS 1.3", false: "without TLS"}[f.TLS],
-		cmp.Or(f.Tenant, "(the server does not say)"))
+	fmt.Fprintf(out, "connection  %s, as tenant %s%s\n", map[bool]string{true: "TLS 1.3", false: "without TLS"}[f.TLS],
+		cmp.Or(f.Tenant, "(the server does not say)"), map[bool]string{true: ", an administrator"}[f.Admin])
 	fmt.Fprintf(out, "versions    server scuda %s, client scuda %s", f.Version, f.Client)
 	if !f.SameAPI {
 		fmt.Fprint(out,
