@@ -121,7 +121,7 @@ func (s *supervisor) record(m *usage.Meter, x *session, how string) {
 	said := func(s string) string { return transport.Printable(door.Clip(s, maxSaid)) }
 	from, to, used := m.Cut()
 	err := s.metering.log.Write(&usage.Record{From: from.Round(0), To: to.Round(0), Session: x.id, Tenant: x.who.Name,
-		Lease: x.who.lease, User: said(x.client.user), Host: said(x.client.host),
+		Lease: x.who.lease, Label: s.leaseLabel(x.who.lease), User: said(x.client.user), Host: said(x.client.host),
 		Program: said(filepath.Base(x.client.command)), End: how, Used: used})
 	if err != nil {
 		s.warn(s.log, "cannot write into the usage log", "error", fmt.Errorf("session %s: %w", x.id, err))

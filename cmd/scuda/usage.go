@@ -35,11 +35,12 @@ no server can be asked, the logs on this machine are read.
 A session is in the log when it has ended; one that runs, up to the last full hour of it. GPU TIME is the time that
 there was work for GPUs, a guess, which is marked by ~. MEMORY is bytes times hours, as far as the server knows what
 sessions have: by a limit (--max-vram), or from the driver where it offers metrics. IN and OUT are bytes that were
-copied to GPUs and from them. Beyond 10000 tenants or sessions they are (others).
+copied to GPUs and from them. Beyond 10000 tenants, sessions or labels they are (others).
 
---json prints a list, and of each tenant, session or day:
+--json prints a list, and of each tenant, session, label or day:
 
-  key                    the tenant, the session's id, or the day (of this machine's clock)
+  key                    the tenant, the session's id, the label of the lease (such as a job's; without one:
+                         (none)), or the day (of this machine's clock)
   tenant, program        of a session; the program is what the client says
   sessions               how many there were
   seconds                that they were open
@@ -80,7 +81,7 @@ copied to GPUs and from them. Beyond 10000 tenants or sessions they are (others)
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "7d", "`TIME` to look back, such as 90m, 24h or 7d, or a day: 2026-01-31")
-	cmd.Flags().StringVar(&by, "by", "tenant", "`WHAT` to add up by: tenant, session or day")
+	cmd.Flags().StringVar(&by, "by", "tenant", "`WHAT` to add up by: tenant, session, label (of the lease) or day")
 	cmd.Flags().StringArrayVar(&logs, "log", nil,
 		"read the `FILE` that scuda serve's --usage-log names, and ask no server; may be given again")
 	cmd.Flags().StringVar(&state, "state-dir", "",

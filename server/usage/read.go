@@ -101,7 +101,7 @@ func read(ctx context.Context, from io.Reader, since time.Time, f func(*Record))
 	}
 }
 
-// Sum is what somebody used: a tenant, a session, or everybody on a day.
+// Sum is what somebody used: a tenant, a session, whoever had leases of a label, or everybody on a day.
 type Sum struct {
 	Key     string `json:"key"`
 	Tenant  string `json:"tenant,omitempty"`  // of a session, as program is
@@ -111,7 +111,10 @@ type Sum struct {
 }
 
 // By are the ways to add records up.
-func By() []string { return []string{"tenant", "session", "day"} }
+func By() []string { return []string{"tenant", "session", "label", "day"} }
+
+// NoLabel is the key of what was used without a lease, or under one without a label.
+const NoLabel = "(none)"
 
 // MaxSums is how many sums an [Adder] tells apart; what is beyond is of [Others].
 const MaxSums = 10000
@@ -134,6 +137,8 @@ func (a *Adder) Add(r *Record) {
 	switch a.by {
 	case "session":
 		key = r.Session
+	case "label":
+		key = cmp.Or(r.Label, NoLabel)
 	case "day":
 		key = r.To.Local().Format(time.DateOnly)
 	}

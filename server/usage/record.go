@@ -16,11 +16,12 @@ type Record struct {
 	To      time.Time `json:"to"`
 	Session string    `json:"session"`
 	Tenant  string    `json:"tenant"`
-	Lease   string    `json:"lease,omitempty"` // the id of its lease
-	User    string    `json:"user"`            // as the client says, like host and program
+	User    string    `json:"user"` // as the client says, like host and program
 	Host    string    `json:"host"`
 	Program string    `json:"program"`
-	End     string    `json:"end"` // how the session ended; "": it goes on
+	Lease   string    `json:"lease,omitempty"` // its id, "": none
+	Label   string    `json:"label,omitempty"` // of the lease
+	End     string    `json:"end"`             // how the session ended; "": it goes on
 	Used
 }
 
@@ -47,13 +48,10 @@ func (u *Used) Add(o Used) {
 }
 
 // MaxLine is how long a record may be, in bytes.
-const MaxLine = 4 << 10
+const MaxLine = 8 << 10
 
 // maxText is how long its texts may be: even where each byte is written as six, all of them fit.
 const maxText = 100
-
-// maxLease is how long a lease's id may be: it is the server's own.
-const maxLease = 16
 
 // ErrRecord is a line that is no record.
 var ErrRecord = errors.New("not a record of usage")
@@ -61,10 +59,10 @@ var ErrRecord = errors.New("not a record of usage")
 // Append appends a record as a line.
 func Append(b []byte, r *Record) ([]byte, error) {
 	short := *r
-	for _, s := range []*string{&short.Session, &short.Tenant, &short.User, &short.Host, &short.Program, &short.End} {
+	for _, s := range []*string{&short.Session, &short.Tenant, &short.User, &short.Host, &short.Program, &short.Lease,
+		&short.Label, &short.End} {
 		*s = clip(*s)
 	}
-	short.Lease = short.Lease[:min(len(short.Lease), maxLease)]
 	text, err := json.Marshal(&short)
 	if err != nil {
 		return b, err

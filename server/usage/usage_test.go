@@ -28,7 +28,7 @@ func record(session, tenant string, to time.Time, gpu float64) *Record {
 func TestRecord(t *testing.T) {
 	r := record("s", "a", start, 30)
 	r.User, r.Host, r.Program = strings.Repeat("\x00", 1000), "a\nb\"", strings.Repeat("é", 1000)
-	r.Lease = strings.Repeat("f", 16)
+	r.Lease, r.Label = "3f2a61bd09e4c775", strings.Repeat("\x00", 1000)
 	b, err := Append(nil, r)
 	if err != nil || len(b) > MaxLine || bytes.Count(b, []byte("\n")) != 1 {
 		t.Fatalf("%d bytes, %v", len(b), err)
@@ -36,6 +36,7 @@ func TestRecord(t *testing.T) {
 	got, err := Parse(b)
 	want := *r
 	want.User, want.Program = strings.Repeat("\x00", maxText), strings.Repeat("é", maxText/2)
+	want.Label = strings.Repeat("\x00", maxText)
 	if d := cmp.Diff(&want, got); err != nil || d != "" {
 		t.Error(err, d)
 	}
