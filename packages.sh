@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that something needs, and only those of them that are missing:
 #
-#   packages.sh build|test|lint|release|install|site…
+#   packages.sh build|test|lint|release|install|slurm|site…
 #
 # Each package stands beside what shows that it is there, a command or a file, so a system whose package has another
 # name is not touched either. Prometheus is in no set: Debian starts it as a service. The tests take it out of its
@@ -14,14 +14,17 @@ set_of() {
     build) echo gcc=gcc libc6-dev=/usr/include/stdio.h make=make git=git \
       ca-certificates=/etc/ssl/certs/ca-certificates.crt libibverbs-dev=/usr/include/infiniband/verbs.h ;;
     # C++ for the test of our cuda.h, strace for the tests that watch connections, Java and Python for programs in such,
-    # a browser for the report's test, systemd for that of the units, sshd for those of scuda run --on.
+    # a browser for the report's test, systemd for that of the units, sshd for those of scuda run --on, Lua for that of
+    # Slurm's plugins.
     test) echo g++=g++ strace=strace python3=python3 default-jre-headless=java chromium=chromium \
-      systemd=systemd-analyze systemd-container=systemd-nspawn openssh-client=ssh openssh-server=/usr/sbin/sshd ;;
+      systemd=systemd-analyze systemd-container=systemd-nspawn openssh-client=ssh openssh-server=/usr/sbin/sshd \
+      lua5.3=lua5.3 ;;
     # clang makes the programs of the probes, which are compared with those that are committed.
     lint) echo clang=clang llvm=llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h ;;
     release) echo gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc \
       libc6-dev-arm64-cross=/usr/aarch64-linux-gnu/include/stdio.h ;;
     install) echo debootstrap=debootstrap qemu-user-static=qemu-aarch64-static rpm=rpm cpio=cpio ;;
+    slurm) echo slurm-wlm=slurmctld munge=/usr/sbin/munged python3=python3 ;; # its daemons are started by the test
     site) echo nodejs=node npm=npm ;;
     *) echo "packages.sh: there is no set $1" >&2; return 2 ;;
   esac

@@ -90,7 +90,7 @@ and then:                         scuda run -- python3 train.py
 	}
 	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newDemo(), newInfo(), newStatus(),
 		newDoctor(), newEnv())
-	add(groupServe, newServe(), newService(), newToken(), newCA(), newLease(), newPS(), newTop(), newKill(),
+	add(groupServe, newServe(), newService(), newToken(), newCA(), newLease(), newSlurm(), newPS(), newTop(), newKill(),
 		newDrain(), newUsage())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
 	root.AddCommand(newVersion(), newUpgrade(), newWorker(), newSpawner(), newMan(), newBundle(), newNear(), newFar())
