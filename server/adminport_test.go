@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -338,5 +339,39 @@ func TestPrivate(t *testing.T) {
 	_, err := admin.Over(transport.Target{Address: "192.0.2.1"}, "")
 	if !errors.Is(err, transport.ErrTLS) || !strings.Contains(err.Error(), "without --insecure") {
 		t.Errorf("a client without TLS: %v", err)
+	}
+}
+
+// A tenant that sees some of the GPUs is told of no others, nor is who has a lease of some.
+func TestStatusHasOnesOwnGPUs(t *testing.T) {
+	o := openOffice(t, func(c *Config) { c.SimDevices = 2 })
+	gpus := func(token string) (uuids []string) {
+		st, err := o.administrator(token).Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range st.GPUs {
+			uuids = append(uuids, g.UUID)
+		}
+		return uuids
+	}
+	all := gpus("token-of-ops")
+	if len(all) != 2 {
+		t.Fatal(all)
+	}
+	granted, err := o.administrator("token-of-ops").Grant(t.Context(), &admin.LeaseRequest{Tenant: "alice", GPUs: all[0],
+		Seconds: 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.write(t, strings.Replace(threeTenants, "bob ", "bob gpus="+all[1]+" ", 1))
+	o.reload <- os.Interrupt
+	o.reload <- os.Interrupt // it has been read
+	for token, want := range map[string][]string{
+		"token-of-alice": all, "token-of-bob": all[1:], granted.Credential: all[:1],
+	} {
+		if got := gpus(token); !slices.Equal(got, want) {
+			t.Errorf("%.14s is told of %v, not %v", token, got, want)
+		}
 	}
 }
