@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,7 +46,7 @@ func serveCrowd(t *testing.T, more ...string) *crowded {
 
 // of is a tenant's environment.
 func (c *crowded) of(n int) []string {
-	return append(c.environ[:len(c.environ):len(c.environ)], fmt.Sprint("SCUDA_TOKEN=token-of-tenant-", n%crowd))
+	return append(slices.Clip(c.environ), fmt.Sprint("SCUDA_TOKEN=token-of-tenant-", n%crowd))
 }
 
 // a program's end, for goroutines that are not the test's.
@@ -171,7 +172,7 @@ func descendants(pid int) (all []int) {
 	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // a process may end meanwhile
 	for _, task := range tasks {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, task.Name()))
-		for _, child := range strings.Fields(string(text)) {
+		for child := range strings.FieldsSeq(string(text)) {
 			if n, err := strconv.Atoi(child); err == nil {
 				all = append(append(all, n), descendants(n)...)
 			}

@@ -174,7 +174,7 @@ func (w *worker) open() (*readyInfo, error) {
 	if w.cfg.Mode == modeNVML {
 		info, err := w.openNVML()
 		if err == nil {
-			w.nvml.NvmlInit_v2() // takes long; the client's own finds it done, or says what is wrong
+			_ = w.nvml.NvmlInit_v2() // takes long; the client's own finds it done, or says what is wrong
 		}
 		return info, err
 	}

@@ -151,7 +151,7 @@ func (s *Site) job(ctx context.Context, id uint32) (*Job, error) {
 	// a question for the first of an array is answered with all of it
 	i := slices.IndexFunc(list, func(j Job) bool { return j.ID == id })
 	if i < 0 {
-		return nil, fmt.Errorf("Slurm's controller knows no job %d", id)
+		return nil, fmt.Errorf("no job %d is known to Slurm's controller", id)
 	}
 	return &list[i], nil
 }
