@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/board"
 )
 
 // errKernelTime ends a kernel that ran for longer than Config.KernelTime.
@@ -38,6 +39,26 @@ func (g *GPU) execute(ctx context.Context, dev *device, run func(context.Context
 		return endOf(ctx, ctx.Err())
 	}
 	return endOf(ctx, run(ctx))
+}
+
+// takeTurn waits until a GPU works for no other kernel, and has it work for at least so long; 0: kernels take no turns.
+func takeTurn(ctx context.Context, seat *board.Seat, dev *device, least time.Duration) (leave func(), err error) {
+	if least == 0 {
+		return func() {}, nil
+	}
+	leave, err = seat.Take(ctx, dev.number)
+	if err != nil {
+		return nil, err
+	}
+	over := time.NewTimer(least)
+	return func() {
+		select {
+		case <-over.C:
+		case <-ctx.Done():
+		}
+		over.Stop()
+		leave()
+	}, nil
 }
 
 // endOf tells a kernel that took too long from one that was stopped for another reason.

@@ -55,8 +55,11 @@ type Config struct {
 	// KernelTime and KernelInstructions (of warps) end kernels that go on for longer; 0 is no limit.
 	KernelTime         time.Duration
 	KernelInstructions uint64
-	Faults             Faults
-	Contents           Contents // of memory that was freed
+	// Turns has each GPU work for one kernel at a time, whichever process it is of, and for at least so long; 0: each
+	// process has the GPUs to itself.
+	Turns    time.Duration
+	Faults   Faults
+	Contents Contents // of memory that was freed
 	// Hold names the calls that are held up until the context's work is over, joined by "+"; see [HoldAll].
 	Hold string
 }

@@ -149,6 +149,11 @@ func (g *GPU) launchOp(l *launch) op {
 		Stdout: g.cfg.Stdout, ClockKHz: clockKHz, SMs: uint32(g.sms()), MaxInstructions: g.cfg.KernelInstructions,
 	}
 	return op{kind: cuda.CU_GRAPH_NODE_TYPE_KERNEL, params: l, run: func(ctx context.Context) error {
+		leave, err := takeTurn(ctx, g.seat, dev, g.cfg.Turns)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		g.seat.Begin(dev.number, board.Kernels)
 		defer g.seat.End(dev.number, board.Kernels)
 		return g.execute(ctx, dev, grid.Run)

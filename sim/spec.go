@@ -120,6 +120,11 @@ func (c *Config) set(key, value string) (err error) {
 		}
 	case "kernel-instructions":
 		c.KernelInstructions, err = parseCount(value)
+	case "turns":
+		c.Turns, err = time.ParseDuration(value)
+		if err == nil && c.Turns <= 0 {
+			err = fmt.Errorf("choose a time above zero, such as 100us")
+		}
 	case "fault-alloc":
 		value, c.Faults.AllocOn = strings.CutSuffix(value, "+")
 		c.Faults.Alloc, err = parseCount(value)
@@ -139,7 +144,7 @@ func (c *Config) set(key, value string) (err error) {
 		_, err = parseHold(value)
 	default:
 		return fmt.Errorf("no such setting; there are memory, name, driver, cc, preset, kernel-time, kernel-instructions, " +
-			"fault-alloc, fault-hang, fault-lost, copy-rate, contents and hold")
+			"turns, fault-alloc, fault-hang, fault-lost, copy-rate, contents and hold")
 	}
 	return err
 }

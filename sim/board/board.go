@@ -81,6 +81,7 @@ type Seat struct {
 	board  *Board
 	own    *seat
 	number int
+	turns  [Devices]chan struct{} // is full while a device works for the process, see [Seat.Take]
 
 	mu      sync.Mutex
 	running [Devices][kinds]int
@@ -102,7 +103,11 @@ func (b *Board) Join() (*Seat, error) {
 				s.devices[d].gauges[k].set(b.now(), false, true)
 			}
 		}
-		return &Seat{board: b, own: s, number: i}, nil
+		seat := &Seat{board: b, own: s, number: i}
+		for d := range seat.turns {
+			seat.turns[d] = make(chan struct{}, 1)
+		}
+		return seat, nil
 	}
 	return nil, fmt.Errorf("the board of the simulated machine: %w: %d processes have one", ErrFull, Seats)
 }

@@ -2,6 +2,7 @@ package board
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -176,4 +178,75 @@ func TestKilledProcess(t *testing.T) {
 	if r := b.Read(2); r.Used != 0 || r.Kernels != 0 {
 		t.Errorf("its seat is somebody else's: %+v", r)
 	}
+}
+
+// TestTake: one at a time has the device, whoever waits is next, and one that is killed gives it back.
+func TestTake(t *testing.T) {
+	ctx := context.Background()
+	if f := os.NewFile(3, "board"); os.Getenv("SCUDA_TEST_TAKE") != "" {
+		b, err := Open(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := join(t, b).Take(ctx, 2); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("taken")
+		<-time.After(time.Hour) // where nothing can happen any more, Go ends the process
+	}
+	b, f, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := join(t, b)
+	leave, err := s.Take(ctx, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(os.Args[0], "-test.run=^TestTake$")
+	c.Env = append(os.Environ(), "SCUDA_TEST_TAKE=1")
+	c.ExtraFiles = []*os.File{f}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := s.Take(ctx, 1)
+	if err != nil {
+		t.Fatalf("another device: %v", err)
+	}
+	other()
+	for next := false; !next; { // until it waits
+		l := unix.Flock_t{Type: unix.F_WRLCK, Start: 2*locks + lockNext, Len: 1}
+		if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &l); err != nil {
+			t.Fatal(err)
+		}
+		next = l.Type != unix.F_UNLCK
+	}
+	leave()
+	line := make([]byte, 64)
+	if n, err := out.Read(line); err != nil || !bytes.HasPrefix(line[:n], []byte("taken")) {
+		t.Errorf("the process says %q, %v", line[:n], err)
+	}
+	soon, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if _, err := s.Take(soon, 2); err == nil {
+		t.Fatal("two have the device")
+	}
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Wait()
+	leave, err = s.Take(ctx, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	if leave, err = join(t, Private()).Take(ctx, 0); err != nil {
+		t.Fatal(err)
+	}
+	leave()
 }
