@@ -109,6 +109,8 @@ type Config struct {
 	// bytes of the GPUs' memory that are kept for sessions with a limit of it: one for which there is not as much left
 	// waits; 0: nothing is kept
 	KeptVRAM uint64
+	// sessions take turns on a GPU by the share and class of their tenants and leases
+	Turns bool
 	// how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 	Drain time.Duration
 

@@ -213,7 +213,7 @@ func (s desk) Sessions(who admin.Who) []admin.Session {
 		if !mays(who, x.who) {
 			continue
 		}
-		a := x.describe(now, uses[x.proc.pid()])
+		a := x.describe(now, uses[x.proc.pid()], s.turns.waits(x.proc))
 		a.Label = s.leaseLabel(a.Lease)
 		if who.Role() != admin.RoleAdmin {
 			a.Worker = 0
@@ -226,8 +226,8 @@ func (s desk) Sessions(who admin.Who) []admin.Session {
 	return list
 }
 
-// describe says all that is known of a session.
-func (x *session) describe(now time.Time, gpus []admin.Use) admin.Session {
+// describe says all that is known of a session. waits says whether it waits for its turn on a GPU.
+func (x *session) describe(now time.Time, gpus []admin.Use, waits bool) admin.Session {
 	said := func(s string) string { return transport.Printable(door.Clip(s, maxSaid)) }
 	a := admin.Session{
 		ID: x.id, Kind: admin.KindNVML, State: admin.StateOpen, Tenant: x.who.Name, User: said(x.client.user),
@@ -252,6 +252,9 @@ func (x *session) describe(now time.Time, gpus []admin.Use) admin.Session {
 		if x.quota > 0 {
 			a.Counted = new(x.visit.Memory())
 		}
+	}
+	if waits {
+		a.State = admin.StateTurn
 	}
 	if x.ending.Load() != nil {
 		a.State = admin.StateEnding

@@ -16,6 +16,7 @@ import (
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/spawner"
+	"scuda.dev/scuda/server/turn"
 	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/tlsrecord"
 )
@@ -117,6 +118,7 @@ type process struct {
 	gpus   chan gpuList
 	glance func() metrics.Glance // of the page in which it counts
 	final  metrics.Glance        // the last one
+	slot   *turn.Slot            // of its turns; nil once it has ended. Guarded by turns.mu
 	grant  atomic.Pointer[grant]
 	asking atomic.Bool // for an image
 }
@@ -163,7 +165,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*pr
 	}
 	p := &process{
 		Worker: worker, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
-		tenant: of.tenant, profile: wc.Profile,
+		tenant: of.tenant, profile: wc.Profile, slot: page.Turn,
 	}
 	p.glance = func() metrics.Glance { return pages.Glance(page) }
 	text := s.follow(worker, says)
@@ -182,6 +184,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*pr
 		p.err = err
 		line.Close()
 		p.final = pages.Glance(page)
+		s.turns.end(p)
 		pages.Remove(page)
 		close(p.exited)
 	}()

@@ -58,6 +58,7 @@ type supervisor struct {
 	lines     door.Lines      // that such connections may write into the log
 	leases    *lease.Book
 	desk      *admin.Port // set before the first connection is accepted
+	turns     *turns      // nil: sessions do not take turns
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
@@ -82,7 +83,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer kill()
 	s := &supervisor{
 		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
-		door: door.New(door.Places()), started: time.Now(),
+		door: door.New(door.Places()), started: time.Now(), turns: newTurns(cfg.Turns),
 	}
 	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, whose{}) }}
 	s.readGPUs, s.gpuTurn = remember(s.gpus.read), make(chan struct{}, 1)
@@ -177,6 +178,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	s.handlers.Go(func() { s.reload(s.stop) })
+	s.handlers.Go(func() { s.turns.run(s.stop) })
 	s.handlers.Go(func() { s.leases.Watch(s.stop, s.leaseOver) })
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept() }()

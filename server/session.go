@@ -434,6 +434,9 @@ func (s *supervisor) serveSession(
 		p.kill()
 		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
 	}
+	if !nvml {
+		s.turns.join(p, c.who, &terms)
+	}
 	s.sessions.add(x)
 	defer close(x.gone)
 	defer s.sessions.remove(x)

@@ -397,7 +397,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Limits: info.Limits, Abort: w.abort, Log: log, Metrics: w.page.Page, Primary: w.machine.Retained,
-			Sharer: w.sharer, Seat: w.seat, Text: w.text})
+			Sharer: w.sharer, Seat: w.seat, Turn: w.page.Turn, Text: w.text})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

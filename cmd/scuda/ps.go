@@ -25,14 +25,15 @@ func newPS() *cobra.Command {
 ` + adminHelp + `
 MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says that
 the session's process has, contexts included. STATE is busy (something was done for it in the last second, or waits to
-be done), idle, open (it uses NVML) or ending. LEASE is there where a session has one: its label, else its id. A
-program in CLIENT, PROGRAM and PID is what the client says. Columns that a narrow terminal has no room for are left
-out, unless --wide is given. Programs that wait for a place (--max-queue of scuda serve) are counted below.
+be done), turn (it waits for its turn on a GPU), idle, open (it uses NVML) or ending. LEASE is there where a session
+has one: its label, else its id. A program in CLIENT, PROGRAM and PID is what the client says. Columns that a narrow
+terminal has no room for are left out, unless --wide is given. Programs that wait for a place (--max-queue of scuda
+serve) are counted below.
 
 --json prints a list, and of each session:
 
   id, kind         its id, and cuda or nvml
-  state            busy, idle, open or ending
+  state            busy, turn, idle, open or ending
   tenant           in whose name it runs
   user, host       as the client says; address: where its connection comes from; tls: whether it has TLS
   program, pid     as the client says

@@ -29,7 +29,7 @@ import (
 // serveFlags are the options of `scuda serve`, beside -l (token-file and log have a meaning for clients, too).
 var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
-	"max-sessions-per-client", "max-queue", "max-vram-kept", "max-nvml-sessions",
+	"max-sessions-per-client", "max-queue", "max-vram-kept", "turns", "max-nvml-sessions",
 	"usage-log", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics", "admin",
 	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
@@ -67,6 +67,7 @@ type serveOptions struct {
 	cacheDir  string
 	cacheSize config.Size
 	share     bool
+	turns     bool
 	sessions  int
 	client    int
 	queue     int
@@ -178,6 +179,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.Var(&o.kept, "max-vram-kept", "`SIZE` of GPU memory that is kept for sessions with a limit of it (--max-vram): who "+
 		"finds less left waits; 0: nothing is kept")
 	f.Lookup("max-vram-kept").DefValue = "0"
+	f.BoolVar(&o.turns, "turns", false,
+		"have sessions take turns on a GPU by the share and class of their leases and tenants, where those differ; without "+
+			"it the driver treats all sessions alike")
 	f.IntVar(&o.nvml, "max-nvml-sessions", server.DefaultNVML, "`N` programs at once that use NVML, 0: no limit")
 	o.limits = config.DefaultLimits()
 	for i := range config.LimitTable {
@@ -267,7 +271,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
 		CacheBytes: int64(o.cacheSize), ShareImages: o.share,
 		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits, Admin: o.admin,
-		UsageLog: o.usage}
+		UsageLog: o.usage, Turns: o.turns}
 	c.MaxPerClient, c.MaxNVML, c.MaxQueue, c.KeptVRAM = limit(o.client), limit(o.nvml), limit(o.queue), uint64(o.kept)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all

@@ -20,6 +20,7 @@ const (
 // States of sessions.
 const (
 	StateBusy   = "busy"   // something was done for it in the last second, or waits to be done
+	StateTurn   = "turn"   // it waits for its turn on a GPU
 	StateIdle   = "idle"   // it has nothing to do
 	StateOpen   = "open"   // of NVML's, of which is not known what they do
 	StateEnding = "ending" // the server ends it

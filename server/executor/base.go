@@ -48,6 +48,7 @@ type base struct {
 	lastDevice atomic.Int32 // of the context that was made last
 
 	order    workOrder // nil: the program shares no memory with others
+	pacer    pacer     // nil: the GPU may have as much work at a time as the driver takes
 	asyncErr cuda.CUresult
 }
 
@@ -56,6 +57,11 @@ type base struct {
 type workOrder interface {
 	handedOver()       // the driver has all commands so far
 	limitWork(*stream) // one more command is about to be enqueued
+}
+
+// pacer bounds the work that the GPU has at a time.
+type pacer interface {
+	mark(*stream) // one more command is about to be enqueued
 }
 
 // newBase prepares it, but for the memory and the handles.

@@ -181,6 +181,11 @@ func (s *Session) execute(c *command) error {
 	if c.Op == wire.OpOrder {
 		return s.ordering.awaitOthers(c) // no end of a run of launches
 	}
+	if usesGPU[class.Of(c.Op)] {
+		if err := s.turns.handOver(); err != nil {
+			return err
+		}
+	}
 	s.commands++
 	if c.Op != wire.OpLaunch {
 		s.launchAll()

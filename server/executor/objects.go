@@ -24,6 +24,7 @@ type objectsLoop interface {
 	poll() bool              // looks at everything that is under way
 	abandonContext(*context) // ends what is under way in a context that ends
 	finishDownloads(*stream) // waits for the downloads of a stream that is about to end
+	usesGPU(cuda.CUdevice)   // the session has a context there, or is about to
 }
 
 // newObjects begins with the primary contexts that the worker holds.
@@ -87,6 +88,7 @@ func (ob *objects) retainPrimary(k *primaryContext, dev cuda.CUdevice, h uint64)
 		return r, nil
 	}
 	ob.lastDevice.Store(int32(dev))
+	ob.loop.usesGPU(dev)
 	k.retained++
 	ob.primaries[dev] = k
 	if old := ob.contexts[h]; old != nil && old.real == *ctx {
@@ -147,6 +149,7 @@ func (ob *objects) makeContext(
 		return cuda.CUDA_ERROR_INVALID_VALUE, nil
 	}
 	ob.lastDevice.Store(int32(dev))
+	ob.loop.usesGPU(dev)
 	out := alloc[cuda.CUcontext](&ob.arena)
 	r := ob.inThreadMode(func() cuda.CUresult { return create(out) })
 	if r != cuda.CUDA_SUCCESS {

@@ -9,13 +9,14 @@ import (
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits.list) > 0 || len(s.waits.watches) > 0 || s.copies.pending()
+	return len(s.waits.list) > 0 || len(s.waits.watches) > 0 || s.copies.pending() || s.turns.active
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
 func (s *Session) poll() bool {
 	s.launchAll()
 	s.enterAny()
+	s.turns.look()
 	progress := false
 	asked := s.callback.flush.Load() // before the look at the downloads
 	ready := s.waits.gatherFired()
@@ -41,6 +42,7 @@ func (s *Session) poll() bool {
 // abandonContext ends what is under way in a context that ends.
 func (s *Session) abandonContext(ctx *context) {
 	s.times.forget(ctx)
+	s.turns.abandon(ctx)
 	s.copies.path.abandon(ctx)
 	for _, st := range append([]*stream{&ctx.legacy}, ctx.streams...) {
 		s.copies.downloads.fail(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)

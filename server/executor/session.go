@@ -17,6 +17,7 @@ import (
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/turn"
 	"scuda.dev/scuda/transport"
 )
 
@@ -79,6 +80,8 @@ type Config struct {
 	Sharer  Sharer // nil: memory cannot be shared with other sessions
 	// Seat is where the sessions of a tenant see how far the others are; nil: there are none.
 	Seat *commons.Seat
+	// Turn says when the session may hand work to a GPU; nil: always.
+	Turn *turn.Slot
 	// Beat is how often it is looked for a client that is gone; 0: [transport.Beat].
 	Beat time.Duration
 	// Text is where the driver's prints arrive; nil when nobody collects them.
@@ -98,6 +101,7 @@ type Session struct {
 	modules  modules
 	copies   copies
 	times    timelimit
+	turns    turns
 
 	conn transport.Conn
 	came int64 // when there was last something on the connection, by metrics.Now
@@ -158,6 +162,7 @@ func New(cfg Config) (*Session, error) {
 	s.hostmem = newHostmem(s, cfg.Sharer)
 	s.modules = newModules(s, cfg.Images)
 	s.ordering = newOrdering(s, cfg.Seat)
+	s.turns = newTurns(s, cfg.Turn)
 	s.copies.begin(s, cfg)
 	s.times.begin(s, cfg.Limits, cfg.Abort)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
@@ -334,6 +339,7 @@ func (s *Session) loop() (err error) {
 
 // gauges tells what is left to do.
 func (s *Session) gauges() {
+	s.turns.publish()
 	s.metrics.Set(metrics.QueueBytes, s.in.buffered())
 	s.metrics.Set(metrics.PendingWaits, len(s.waits.list))
 	s.metrics.Set(metrics.PendingDownloads, s.copies.downloads.underWay)

@@ -213,6 +213,9 @@ func (b *base) stream(h uint64) (*stream, cuda.CUresult) {
 	if b.order != nil && b.cmd.Flags&transport.FlagAnswer == 0 {
 		b.order.limitWork(st)
 	}
+	if b.pacer != nil {
+		b.pacer.mark(st)
+	}
 	if st.seen != b.barrier.gen {
 		b.launchAll()
 		b.passBarrier(st)

@@ -10,6 +10,7 @@ import (
 
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/internal/memfd"
+	"scuda.dev/scuda/server/turn"
 )
 
 const errorCodes = 1000 // CUresults are below; the last is CUDA_ERROR_UNKNOWN, 999
@@ -75,16 +76,25 @@ func (p *Page) add(o *Page) {
 	}
 }
 
-// Shared is a page in shared memory. FD is for the other process; Close gives the memory back, after which the page
-// must not be used.
+// Shared is a page in shared memory, with what the worker and its supervisor tell each other about turns. FD is for the
+// other process; Close gives the memory back, after which neither must be used.
 type Shared struct {
 	*Page
-	FD int
+	Turn *turn.Slot
+	FD   int
 }
+
+// shared is what lies in that memory.
+type shared struct {
+	page Page
+	turn turn.Slot
+}
+
+const sharedBytes = int(unsafe.Sizeof(shared{}))
 
 // NewPage makes a page that another process can open.
 func NewPage() (*Shared, error) {
-	fd, err := memfd.New("scuda-metrics", int64(pageBytes))
+	fd, err := memfd.New("scuda-metrics", int64(sharedBytes))
 	if err != nil {
 		return nil, fmt.Errorf("memory for metrics: %w", err)
 	}
@@ -95,18 +105,19 @@ func NewPage() (*Shared, error) {
 func OpenPage(fd int) (*Shared, error) {
 	var st unix.Stat_t
 	err := unix.Fstat(fd, &st)
-	if err == nil && st.Size != int64(pageBytes) {
-		err = fmt.Errorf("%d bytes instead of %d", st.Size, pageBytes)
+	if err == nil && st.Size != int64(sharedBytes) {
+		err = fmt.Errorf("%d bytes instead of %d", st.Size, sharedBytes)
 	}
 	var b []byte
 	if err == nil {
-		b, err = unix.Mmap(fd, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		b, err = unix.Mmap(fd, 0, sharedBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("memory for metrics: %w", err)
 	}
-	return &Shared{(*Page)(unsafe.Pointer(unsafe.SliceData(b))), fd}, nil
+	m := (*shared)(unsafe.Pointer(unsafe.SliceData(b)))
+	return &Shared{&m.page, &m.turn, fd}, nil
 }
 
 // Close unmaps the page.
@@ -114,7 +125,7 @@ func (s *Shared) Close() {
 	if s.Page == nil {
 		return
 	}
-	_ = unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(s.Page)), pageBytes))
+	_ = unix.Munmap(unsafe.Slice((*byte)(unsafe.Pointer(s.Page)), sharedBytes))
 	unix.Close(s.FD)
-	s.Page, s.FD = nil, -1
+	s.Page, s.Turn, s.FD = nil, nil, -1
 }

@@ -154,6 +154,9 @@ func (s *Server) TenantMemory(figures TenantMemory) { s.registry.MustRegister(fi
 // Leases offers how many leases hold, by tenant, which is asked for at each scrape.
 func (s *Server) Leases(figures Leases) { s.registry.MustRegister(figures) }
 
+// Turns offers what has come of turns, which is asked for at each scrape.
+func (s *Server) Turns(counts TurnCounts) { s.registry.MustRegister(counts) }
+
 // TenantUsage offers what tenants have used, which is asked for at each scrape.
 func (s *Server) TenantUsage(figures TenantUsage) { s.registry.MustRegister(figures) }
 
