@@ -89,7 +89,7 @@ and then:                         scuda run -- python3 train.py
 		root.AddCommand(commands...)
 	}
 	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newDemo(), newInfo(), newStatus(),
-		newDoctor(), newEnv())
+		newDoctor(), newEnv(), newCDI())
 	add(groupServe, newServe(), newService(), newToken(), newCA(), newLease(), newSlurm(), newPS(), newTop(), newKill(),
 		newDrain(), newUsage())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
