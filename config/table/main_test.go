@@ -16,8 +16,8 @@ import (
 
 const root = "../.."
 
-// ours are the variables that no user sets: of the build and of tests.
-var ours = []string{"SCUDA_VERSION", "SCUDA_SKIP_CORE"}
+// ours are the variables that no user sets: of the build, of tests, and of the hooks of Slurm among themselves.
+var ours = []string{"SCUDA_VERSION", "SCUDA_SKIP_CORE", "SCUDA_SLURM_JOB", "SCUDA_SLURM_GPUS"}
 
 func TestTablesAreUpToDate(t *testing.T) {
 	if err := run(root, true); err != nil {
@@ -26,7 +26,8 @@ func TestTablesAreUpToDate(t *testing.T) {
 }
 
 // ofTests are variables that pages name and that only tests and the build read.
-var ofTests = []string{"SCUDA_E2E_GPU", "SCUDA_FRAMEWORKS", "SCUDA_HOSTILE", "SCUDA_TINYGRAD", "SCUDA_VERSION"}
+var ofTests = []string{"SCUDA_E2E_GPU", "SCUDA_ENDURANCE", "SCUDA_FRAMEWORKS", "SCUDA_HOSTILE", "SCUDA_TINYGRAD",
+	"SCUDA_TOGETHER", "SCUDA_VERSION"}
 
 // TestSettingsAreWhole: what the code reads is in the list, and what is in the list is read.
 func TestSettingsAreWhole(t *testing.T) {
