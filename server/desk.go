@@ -79,7 +79,8 @@ func private(secure bool, from net.Addr) error {
 	if secure || isLoopback(from) {
 		return nil
 	}
-	return refusef(transport.StatusTLS, "the admin interface is not offered without TLS")
+	return refusef(transport.StatusTLS, "the admin interface is not offered without TLS; start the server without "+
+		"--insecure")
 }
 
 // asks says what somebody may do now who was admitted; the error, why nothing any more.

@@ -30,7 +30,9 @@ func Over(to transport.Target, program string) (*Client, error) {
 		return nil, err
 	}
 	if host, _, _ := net.SplitHostPort(full); to.TLS == nil && !config.IsLoopback(host) {
-		return nil, noTLS(full, "the admin interface is not offered without TLS")
+		return nil, &transport.Error{Address: full, Kind: transport.ErrTLS,
+			Detail: "the admin interface is not offered without TLS",
+			Remedy: "start the server without --insecure and run scuda login " + full + ", or run this on its machine"}
 	}
 	if program == "" {
 		program, _ = os.Executable()
@@ -42,8 +44,8 @@ func Over(to transport.Target, program string) (*Client, error) {
 	}
 	return newClient(full, func(ctx context.Context) (net.Conn, error) {
 		c, _, err := transport.DialNet(ctx, to, &hello)
-		if e, ok := errors.AsType[*transport.Error](err); ok {
-			return nil, refused(e, to.TLS != nil)
+		if e, ok := errors.AsType[*transport.Error](err); ok && errors.Is(e.Kind, transport.ErrBusy) {
+			e.Remedy = "close some of these connections, or try again" // the usual one is for sessions
 		}
 		return c, err
 	}, func(err error) error {
@@ -52,21 +54,4 @@ func Over(to transport.Target, program string) (*Client, error) {
 		}
 		return fmt.Errorf("%w: %s: %w", ErrNoServer, full, err)
 	}), nil
-}
-
-// refused gives a refusal the remedy that helps here: the usual ones are for sessions.
-func refused(e *transport.Error, secure bool) error {
-	switch {
-	case !secure && errors.Is(e.Kind, transport.ErrTLS):
-		return noTLS(e.Address, e.Detail)
-	case errors.Is(e.Kind, transport.ErrBusy):
-		e.Remedy = "close some of these connections, or try again"
-	}
-	return e
-}
-
-// noTLS says how a server gets the TLS without which it offers its admin interface to nobody but its own machine.
-func noTLS(address, detail string) error {
-	return &transport.Error{Address: address, Kind: transport.ErrTLS, Detail: detail,
-		Remedy: "start the server without --insecure and run scuda login " + address + ", or run this on its machine"}
 }

@@ -73,7 +73,7 @@ func TestOver(t *testing.T) {
 		"which looks": {transport.Welcome{Status: transport.StatusCapability, Error: "this server (0.2) lacks it"}, "",
 			transport.ErrCapability, "this server (0.2) lacks it"},
 		"without TLS": {transport.Welcome{Status: transport.StatusTLS, Error: "not without TLS"}, "",
-			transport.ErrTLS, "not without TLS; start the server without --insecure"},
+			transport.ErrTLS, "wants TLS: not without TLS; run scuda login"},
 		"full": {transport.Welcome{Status: transport.StatusBusy, Error: "8 are open"}, "",
 			transport.ErrBusy, "8 are open; close some of these connections"},
 		"no HTTP":      {able, "what?\r\n\r\n", ErrNoServer, ""},
