@@ -1,7 +1,7 @@
 -- BurstBufferType=burst_buffer/lua, for sites that want leases taken on the controller: nothing has to run on the nodes.
 -- Beside it lies burst_buffer.conf. Users write "#SCUDA pool=scuda capacity=2" into a script, or say it by --bb.
 --
--- Numbers are all that this hands to a shell.
+-- Numbers are all that this hands to a shell. It is for Lua 5.1 and later.
 
 local scuda = "/usr/bin/scuda slurm --config /etc/scuda/slurm.yaml"
 local places = 8 -- GPUs that jobs may have at once: the places of all servers together
@@ -10,10 +10,10 @@ local most = 64 -- for one job
 -- verb runs one of scuda slurm's. It gives what that says.
 local function verb(name, job, more)
   local command = string.format("%s %s --job %d %s", scuda, name, job, more or "")
-  local pipe = io.popen(command .. " 2>&1", "r")
-  local said = pipe:read("a")
-  local ok = pipe:close()
-  if ok then
+  local pipe = io.popen(command .. ' 2>&1; echo "status $?"', "r") -- close() of Lua 5.1 does not say how it ended
+  local said, status = string.match(pipe:read("*a"), "^(.*)status (%d+)%s*$")
+  pipe:close()
+  if status == "0" then
     return slurm.SUCCESS, said
   end
   slurm.log_error("burst_buffer.lua: %s", said)
@@ -30,6 +30,7 @@ end
 
 -- The lease is taken when Slurm is about to start the job. An error holds the job, with what was said as its reason.
 function slurm_bb_setup(job, uid, _, pool, size, _)
+  size = tonumber(size) or 0 -- Slurm gives texts
   if pool ~= "scuda" or size < 1 or size > most then
     return slurm.ERROR, string.format("write #SCUDA pool=scuda capacity=N, with N from 1 to %d", most)
   end

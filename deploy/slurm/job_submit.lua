@@ -40,7 +40,7 @@ end
 
 local function refuse(text)
   slurm.log_user("scuda: " .. text)
-  return slurm.ERROR
+  return slurm.ESLURM_INVALID_LICENSES or slurm.ERROR
 end
 
 function slurm_job_submit(job, _, _)

@@ -79,26 +79,29 @@ check("another's change", slurm_job_modify({tres_per_node = "gpu:1"}, {licenses 
 local ran, said, ok = {}, "", true
 io.popen = function(command)
   ran[#ran + 1] = command
-  return {read = function() return said end, close = function() return ok end}
+  return {read = function() return said .. "status " .. (ok and 0 or 1) .. "\n" end, close = function() return true end}
 end
 dofile("burst_buffer.lua")
 local _, pools = slurm_bb_pools()
 check("pools", pools, '{"pools":[{"id":"scuda","granularity":1,"quantity":8}]}')
-check("setup", slurm_bb_setup(7, 1000, 100, "scuda", 2, "/x"), slurm.SUCCESS)
-check("its command", ran[1], "/usr/bin/scuda slurm --config /etc/scuda/slurm.yaml setup --job 7 --uid 1000 --gpus 2 2>&1")
+check("setup", slurm_bb_setup("7", "1000", "100", "scuda", "2", "/x"), slurm.SUCCESS)
+local status = ' 2>&1; echo "status $?"'
+check("its command", ran[1],
+  "/usr/bin/scuda slurm --config /etc/scuda/slurm.yaml setup --job 7 --uid 1000 --gpus 2" .. status)
 check("another pool", slurm_bb_setup(7, 1000, 100, "other", 2, "/x"), slurm.ERROR)
 check("too many", slurm_bb_setup(7, 1000, 100, "scuda", 65, "/x"), slurm.ERROR)
+check("no number", slurm_bb_setup(7, 1000, 100, "scuda", "2;x", "/x"), slurm.ERROR)
 check("commands", #ran, 1)
 if pcall(slurm_bb_setup, "7; reboot", 1000, 100, "scuda", 2, "/x") then
   wrong("a job that is no number is handed to a shell")
 end
 said = "SCUDA_SERVER=a:1\n"
 local path = os.tmpname()
-check("paths", slurm_bb_paths(7, "/x", path), slurm.SUCCESS)
-check("variables", io.open(path):read("a"), said)
+check("paths", slurm_bb_paths("7", "/x", path), slurm.SUCCESS)
+check("variables", io.open(path):read("*a"), said)
 os.remove(path)
 check("teardown", slurm_bb_job_teardown(7, "/x", "true"), slurm.SUCCESS)
-check("its command", ran[3], "/usr/bin/scuda slurm --config /etc/scuda/slurm.yaml end --job 7  2>&1")
+check("its command", ran[3], "/usr/bin/scuda slurm --config /etc/scuda/slurm.yaml end --job 7 " .. status)
 ok, said = false, "no place"
 local rc, why = slurm_bb_setup(7, 1000, 100, "scuda", 2, "/x")
 check("a setup that fails", rc, slurm.ERROR)
@@ -107,4 +110,4 @@ for _, name in ipairs({"job_process", "real_size", "data_in", "data_out", "pre_r
   check(name, _G["slurm_bb_" .. name](7), slurm.SUCCESS)
 end
 
-os.exit(not failed)
+os.exit(failed and 1 or 0)
