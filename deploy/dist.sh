@@ -59,6 +59,11 @@ top=$work/$name
 program "$top"
 mkdir "$top/deploy"
 cp -r deploy/docker deploy/prometheus "$top/deploy/"
+slurm() { # FOLDER: what a site copies beside its slurm.conf
+  install -D -t "$1" deploy/slurm/{prolog,epilog,task-prolog,epilog-slurmctld}
+  install -D -m 644 -t "$1" deploy/slurm/*.lua deploy/slurm/*.conf deploy/slurm/*.yaml
+}
+slurm "$top/deploy/slurm"
 install -D -m 644 -t "$top/deploy/grafana" deploy/grafana/*.json
 install -D -m 644 -t "$top/deploy/systemd" deploy/systemd/*.service
 cp -r LICENSE CHANGELOG.md README.md docs "$top/"
@@ -91,6 +96,7 @@ for verb in serve service perf exporter; do
 done
 cp -r docs "$work/client/share/doc/scuda-client/docs"
 links "$work/client/share/doc"
+slurm "$work/client/share/scuda/slurm"
 install -D -m 644 -t "$work/server/lib/systemd/system" deploy/systemd/*.service
 install -D -m 644 -t "$work/server/share/scuda/prometheus" deploy/prometheus/*
 install -D -m 644 -t "$work/server/share/scuda/grafana" deploy/grafana/*.json

@@ -50,7 +50,7 @@ func TestDist(t *testing.T) {
 	works(t, prefix)
 	t.Run("services", func(t *testing.T) { services(t, prefix) })
 	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md",
-		"deploy/docker/compose.yaml", "deploy/systemd/scuda.service",
+		"deploy/docker/compose.yaml", "deploy/systemd/scuda.service", "deploy/slurm/prolog", "deploy/slurm/slurm.yaml",
 		"deploy/grafana/scuda.json", "deploy/grafana/scuda-exporter.json",
 		"lib/scuda/scuda-demo", "share/man/man1/scuda-serve.1.gz",
 		"share/bash-completion/completions/scuda"} {
