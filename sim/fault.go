@@ -42,11 +42,11 @@ func (g *GPU) execute(ctx context.Context, dev *device, run func(context.Context
 }
 
 // takeTurn waits until a GPU works for no other kernel, and has it work for at least so long; 0: kernels take no turns.
-func takeTurn(ctx context.Context, seat *board.Seat, dev *device, least time.Duration) (leave func(), err error) {
+func takeTurn(ctx context.Context, seat *board.Seat, dev *device, least time.Duration) (leave func(), _ error) {
 	if least == 0 {
 		return func() {}, nil
 	}
-	leave, err = seat.Take(ctx, dev.number)
+	release, err := seat.Take(ctx, dev.number)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func takeTurn(ctx context.Context, seat *board.Seat, dev *device, least time.Dur
 		case <-ctx.Done():
 		}
 		over.Stop()
-		leave()
+		release()
 	}, nil
 }
 

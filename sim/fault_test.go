@@ -21,6 +21,7 @@ func TestSpec(t *testing.T) {
 		{"driver=12020", Config{Devices: 1, Driver: 12020}},
 		{"cc=12.0", Config{Devices: 1, Capability: 120}},
 		{"preset=small", Config{Devices: 1, MemoryBytes: 256 << 20, Preset: "small", Name: "scuda simulated small GPU"}},
+		{"turns=100us", Config{Devices: 1, Turns: 100 * time.Microsecond}},
 		{"2, name=mine, kernel-time=1500ms,kernel-instructions=1000",
 			Config{Devices: 2, Name: "mine", KernelTime: 1500 * time.Millisecond, KernelInstructions: 1000}},
 		{"memory=1.5MiB,memory=4194304,fault-alloc=3+,fault-hang=2,fault-lost=9,copy-rate=10MiB,hold=cuMemFree_v2+first",
@@ -57,7 +58,7 @@ func TestSpec(t *testing.T) {
 		"memory=big":   "a size like",
 		"memory=-1GiB": "a size like", "memory=2000TiB": "a size like", "preset=h100": "h200 or small",
 		"colour=red": "no such setting", "driver=9000": "choose 11040", "driver=12.2": "invalid syntax",
-		"kernel-time=-1s": "above zero", "cc=9": "choose one of 7.5, 8.0", "cc=9.9": "choose one of",
+		"kernel-time=-1s": "above zero", "turns=0s": "above zero", "cc=9": "choose one of 7.5, 8.0", "cc=9.9": "choose one of",
 		"cc=x.y": "choose one of", "cc=1.20": "choose one of", "cc=8.10": "choose one of",
 		"kernel-time=5": "missing unit", "fault-alloc=0": "begins with 1", "hold=cuMemFrei": "no function",
 		"fault-lost=x": "invalid syntax", "kernel-instructions=-3": "invalid syntax",
@@ -105,6 +106,21 @@ func TestFailingAllocations(t *testing.T) {
 			var p cuda.CUdeviceptr
 			m.want(want, m.CuMemAlloc_v2(&p, 1000))
 		}
+	}
+}
+
+// TestKernelTurns: kernels that take turns run one after the other, and each takes as long as it should.
+func TestKernelTurns(t *testing.T) {
+	const kernels, each = 6, 2 * time.Millisecond
+	m := open(t, Config{Turns: each})
+	f := m.kernel(m.module(), "spin")
+	began := time.Now()
+	for i := range kernels {
+		m.must(m.launchOn(m.stream(cuda.CUstream_flags(i%2)), f, 1, 32, 0, int64(1)))
+	}
+	m.must(m.CuCtxSynchronize())
+	if got := time.Since(began); got < kernels*each {
+		t.Errorf("%d kernels took %v", kernels, got)
 	}
 }
 
