@@ -29,12 +29,16 @@ static uint64_t now(void) {
 
 static const char *ptx =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry nothing(.param .u64 p)\n{\n ret;\n}\n";
+    ".visible .entry nothing(.param .u64 p)\n{\n ret;\n}\n"
+    ".visible .entry turn(.param .u64 p, .param .u64 n)\n{\n .reg .u64 %rd<4>;\n .reg .u32 %r<2>;\n"
+    " .reg .pred %p<2>;\n ld.param.u64 %rd1, [n];\n ld.param.u64 %rd2, [p];\n mov.u64 %rd3, 0;\n mov.u32 %r1, 1;\n"
+    "$again:\n mad.lo.u32 %r1, %r1, 1664525, 1013904223;\n add.u64 %rd3, %rd3, 1;\n"
+    " setp.lt.u64 %p1, %rd3, %rd1;\n @%p1 bra $again;\n st.global.u32 [%rd2], %r1;\n ret;\n}\n";
 
 static CUdeviceptr device;
 static void *host;
 static size_t bytes;
-static CUfunction nothing;
+static CUfunction nothing, turn;
 
 static void launch(void) {
   void *args[] = {&device};
@@ -60,6 +64,26 @@ static void managed(void) {
   for (size_t i = 0; i < bytes; i += 4096)
     if (p[i] != 2) exit(2);
 }
+// Eight kernels that count to BYTES, which does not end sooner for what others do meanwhile. A batch has eight more
+// on the GPU already, an inference waits for its own, and pauses before the next.
+static void kernels(void) {
+  uint64_t n = bytes;
+  void *args[] = {&device, &n};
+  for (int i = 0; i < 8; i++) CK(cuLaunchKernel(turn, 132, 1, 1, 128, 1, 1, 0, NULL, args, NULL));
+}
+static void batch(void) {
+  static CUevent done[2];
+  static unsigned long n;
+  CUevent *e = &done[n++ % 2], *last = &done[n % 2];
+  if (!*e) CK(cuEventCreate(e, CU_EVENT_DISABLE_TIMING));
+  kernels();
+  CK(cuEventRecord(*e, NULL));
+  if (*last) CK(cuEventSynchronize(*last));
+}
+static void infer(void) {
+  kernels();
+  CK(cuCtxSynchronize());
+}
 
 int main(int argc, char **argv) {
   if (argc != 4) return 64;
@@ -67,7 +91,7 @@ int main(int argc, char **argv) {
     const char *name;
     void (*run)(void);
   } operations[] = {{"launch", launch}, {"up", up}, {"down", down}, {"up-pinned", up}, {"down-pinned", down},
-                    {"allocate", allocate}, {"managed", managed}};
+                    {"allocate", allocate}, {"managed", managed}, {"batch", batch}, {"infer", infer}};
   void (*run)(void) = NULL;
   for (size_t i = 0; i < sizeof operations / sizeof *operations; i++)
     if (!strcmp(argv[1], operations[i].name)) run = operations[i].run;
@@ -91,10 +115,11 @@ int main(int argc, char **argv) {
     host = malloc(bytes ? bytes : 1);
   }
   if (host) memset(host, 1, bytes);
-  if (run == launch) {
+  if (run == launch || run == batch || run == infer) {
     CUmodule m;
     CK(cuModuleLoadData(&m, ptx));
     CK(cuModuleGetFunction(&nothing, m, "nothing"));
+    CK(cuModuleGetFunction(&turn, m, "turn"));
   }
   uint64_t *took = malloc(sizeof *took * MOST), until = 0;
   run();
@@ -111,6 +136,10 @@ int main(int argc, char **argv) {
   while (n < count) {
     uint64_t t = now();
     if (until && t >= until) break;
+    if (run == infer) {
+      nanosleep(&(struct timespec){.tv_nsec = 8000000}, NULL);
+      t = now();
+    }
     run();
     took[n++] = now() - t;
   }
