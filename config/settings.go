@@ -41,8 +41,9 @@ var Settings = []Setting{
 	{Name: "SCUDA_RDMA_MEMORY", Common: true, Server: true,
 		Meaning: "pinned memory for copies by RDMA of memory that cannot be registered; default `16MiB`, " +
 			"`256MiB` at most, `0`: none"},
-	{Name: "SCUDA_SLURM_BIND", Meaning: "in a job of Slurm, for several tasks on a node: `rank` (each has one of the job's " +
-		"GPUs, by its number) or `none` (each has all)"},
+	{Name: "SCUDA_SLURM_BIND",
+		Meaning: "in a job of Slurm with several tasks on a node: `rank` (each has its part of the job's GPUs) or " +
+			"`none` (each has all)"},
 	{Name: "SCUDA_QUEUE", Common: true,
 		Meaning: "how long a program waits for a place on a server that is full: `30s`, `10m`, `2h`; `0`: not at all; " +
 			"default: until there is one"},
