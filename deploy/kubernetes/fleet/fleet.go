@@ -1,0 +1,316 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+
+	"scuda.dev/scuda/deploy/kubernetes/names"
+	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/server/lease"
+)
+
+// Errors of what is asked of a fleet.
+var (
+	ErrUnknown = errors.New("no such server is configured")
+	ErrSilent  = errors.New("the server does not answer")
+)
+
+// Options are what a fleet needs.
+type Options struct {
+	Cluster string // tells this cluster's leases from others'
+	Every   time.Duration
+	Graces  Graces
+	Dial    func(*Server) Admin
+	Log     *slog.Logger
+	// Changed is called after a server was asked, whether it answered or not; it must not wait for the fleet.
+	Changed func(server string)
+}
+
+// Held is a lease of this cluster.
+type Held struct{ Server, ID string }
+
+// Fleet are the servers. Its methods are called by several goroutines at once.
+type Fleet struct {
+	o Options
+
+	mu      sync.Mutex // guards members
+	members map[string]*member
+	wait    sync.WaitGroup
+}
+
+type member struct {
+	Server
+	fleet  *Fleet
+	ask    Admin
+	cancel context.CancelFunc
+
+	turn sync.Mutex // held while leases are asked for, made or revoked
+
+	mu      sync.Mutex    // guards what follows
+	status  *admin.Status // the last; nil: it has not answered yet
+	devices []resourceapi.Device
+	gone    time.Time // since when it has not answered; zero: it answers
+	leases  map[types.UID][]string
+}
+
+// New makes a fleet without servers.
+func New(o Options) *Fleet {
+	if o.Dial == nil {
+		o.Dial = Dial
+	}
+	return &Fleet{o: o, members: map[string]*member{}}
+}
+
+// Apply makes the fleet one of these servers, and asks them until the context ends. Servers that are gone from the list
+// are asked no more. seed has what was published of servers that have not answered yet.
+func (f *Fleet) Apply(ctx context.Context, c *Config, seed Seeds) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	wanted := map[string]bool{}
+	for _, s := range c.Servers {
+		wanted[s.Name] = true
+		have, known := f.members[s.Name]
+		if known && reflect.DeepEqual(have.Server, s) {
+			continue
+		}
+		m := &member{Server: s, fleet: f, ask: f.o.Dial(&s), devices: seed[s.Name], gone: time.Now()}
+		if known {
+			have.cancel()
+			have.mu.Lock()
+			m.devices = have.devices
+			have.mu.Unlock()
+		}
+		f.members[s.Name] = m
+		var own context.Context
+		own, m.cancel = context.WithCancel(ctx)
+		f.wait.Go(func() { m.watch(own) })
+	}
+	for name, m := range f.members {
+		if !wanted[name] {
+			m.cancel()
+			delete(f.members, name)
+		}
+	}
+}
+
+// Wait returns when the context of [Fleet.Apply] has ended, and nobody is asked any more.
+func (f *Fleet) Wait() { f.wait.Wait() }
+
+func (f *Fleet) all() []*member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.members))
+}
+
+func (f *Fleet) get(name string) *member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.members[name]
+}
+
+// watch asks a server again and again.
+func (m *member) watch(ctx context.Context) {
+	tick := time.NewTicker(m.fleet.o.Every)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		m.look(ctx)
+		if ctx.Err() == nil {
+			m.fleet.o.Changed(m.Name)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// look asks a server how it is and what leases it has.
+func (m *member) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, max(m.fleet.o.Every, 5*time.Second))
+	defer cancel()
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	st, err := m.ask.Status(ctx)
+	var list []admin.Lease
+	if err == nil {
+		list, err = m.ask.Leases(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		if m.gone.IsZero() {
+			m.gone = time.Now()
+			m.fleet.o.Log.Warn("a server does not answer", "server", m.Name, "error", err)
+		}
+		return
+	}
+	if !m.gone.IsZero() {
+		m.fleet.o.Log.Info("a server answers", "server", m.Name, "gpus", len(st.GPUs), "leases", len(list))
+	}
+	m.gone, m.status, m.leases = time.Time{}, st, map[types.UID][]string{}
+	if len(st.GPUs) > 0 { // one that has just started does not know them yet
+		m.devices = devices(&m.Server, st)
+	}
+	for i := range list {
+		if uid, ours := claimOf(m.fleet.o.Cluster, list[i].Label); ours {
+			m.leases[uid] = append(m.leases[uid], list[i].ID)
+		}
+	}
+}
+
+// Resources are what is to be published now.
+func (f *Fleet) Resources() *resourceslice.DriverResources {
+	r := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
+	for _, m := range f.all() {
+		m.mu.Lock()
+		with := taints(m.status != nil && m.status.Draining, m.gone, time.Now(), f.o.Graces)
+		r.Pools[m.Name] = pool(&m.Server, m.devices, with)
+		m.mu.Unlock()
+	}
+	return r
+}
+
+// Seeds are the devices that were published, by pool. What is known of a server that has not answered yet is those.
+type Seeds map[string][]resourceapi.Device
+
+// Seed reads from ResourceSlices what a controller before this one has published.
+func Seed(list []resourceapi.ResourceSlice) Seeds {
+	seed, newest := Seeds{}, map[string]int64{}
+	for i := range list {
+		s := &list[i].Spec
+		if s.Driver != names.Driver || s.NodeName != nil {
+			continue
+		}
+		if g := s.Pool.Generation; g > newest[s.Pool.Name] {
+			newest[s.Pool.Name], seed[s.Pool.Name] = g, nil
+		} else if g < newest[s.Pool.Name] {
+			continue
+		}
+		seed[s.Pool.Name] = append(seed[s.Pool.Name], s.Devices...)
+	}
+	return seed
+}
+
+// Server gives what is configured of a server, and the fingerprint that it says it has.
+func (f *Fleet) Server(name string) (s Server, fingerprint string, err error) {
+	m := f.get(name)
+	if m == nil {
+		return Server{}, "", fmt.Errorf("%w: %q", ErrUnknown, name)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.gone.IsZero() {
+		return Server{}, "", fmt.Errorf("%w: %s, since %v", ErrSilent, name, time.Since(m.gone).Round(time.Second))
+	}
+	return m.Server, m.status.Fingerprint, nil
+}
+
+// Memory is that of a server's GPU, by the name of its device; 0: it is not known.
+func (f *Fleet) Memory(server, device string) int64 {
+	m := f.get(server)
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.devices {
+		if m.devices[i].Name == device {
+			c := m.devices[i].Capacity["memory"]
+			return c.Value.Value()
+		}
+	}
+	return 0
+}
+
+// Up counts the servers that answer, those that drain, and those that do not answer.
+func (f *Fleet) Up() (up, draining, gone int) {
+	for _, m := range f.all() {
+		m.mu.Lock()
+		switch {
+		case !m.gone.IsZero():
+			gone++
+		case m.status.Draining:
+			draining++
+		default:
+			up++
+		}
+		m.mu.Unlock()
+	}
+	return up, draining, gone
+}
+
+// Held are the leases of a claim, on all servers.
+func (f *Fleet) Held(claim types.UID) (list []Held) {
+	for _, m := range f.all() {
+		m.mu.Lock()
+		for _, id := range m.leases[claim] {
+			list = append(list, Held{m.Name, id})
+		}
+		m.mu.Unlock()
+	}
+	return list
+}
+
+// Claims are those that have leases on a server.
+func (f *Fleet) Claims(server string) (list []types.UID) {
+	m := f.get(server)
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.leases))
+}
+
+// Grant has a lease made for a claim.
+func (f *Fleet) Grant(ctx context.Context, server string, claim types.UID, r *admin.LeaseRequest) (*admin.Granted,
+	error) {
+	m := f.get(server)
+	if m == nil {
+		return nil, fmt.Errorf("%w: %q", ErrUnknown, server)
+	}
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	g, err := m.ask.Grant(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.leases == nil {
+		m.leases = map[types.UID][]string{}
+	}
+	m.leases[claim] = append(m.leases[claim], g.ID)
+	return g, nil
+}
+
+// Revoke has a lease and its sessions ended; one that is over already is no error.
+func (f *Fleet) Revoke(ctx context.Context, h Held, claim types.UID, reason string) error {
+	m := f.get(h.Server)
+	if m == nil {
+		return nil // who takes a server from the list takes its leases as well
+	}
+	m.turn.Lock()
+	defer m.turn.Unlock()
+	if err := m.ask.Revoke(ctx, h.ID, reason); err != nil && !errors.Is(err, lease.ErrNone) {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leases[claim] = slices.DeleteFunc(m.leases[claim], func(id string) bool { return id == h.ID })
+	if len(m.leases[claim]) == 0 {
+		delete(m.leases, claim)
+	}
+	return nil
+}
