@@ -27,6 +27,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 
 	"scuda.dev/scuda/deploy/kubernetes/fleet"
+	"scuda.dev/scuda/deploy/kubernetes/manifests"
 	"scuda.dev/scuda/deploy/kubernetes/names"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/lease"
@@ -207,6 +208,27 @@ func (c *cluster) run() (stop func()) {
 		cancel()
 		all.Wait()
 		f.Wait()
+	}
+}
+
+// allowed says whether the role of the manifests allows all that was asked of the cluster.
+func (c *cluster) allowed() {
+	c.Helper()
+	cluster, mine, err := manifests.Rules("scuda-dra-controller")
+	if err != nil {
+		c.Fatal(err)
+	}
+	for _, a := range c.client.Actions() {
+		resource, rules := a.GetResource().Resource, cluster
+		if sub := a.GetSubresource(); sub != "" {
+			resource += "/" + sub
+		}
+		if a.GetNamespace() == own {
+			rules = append(slices.Clone(cluster), mine...)
+		}
+		if !manifests.Allow(rules, a.GetVerb(), a.GetResource().Group, resource, "") {
+			c.Errorf("the role does not allow %s of %s in %q", a.GetVerb(), resource, a.GetNamespace())
+		}
 	}
 }
 

@@ -167,7 +167,9 @@ func TestTaints(t *testing.T) {
 		}
 		want("gone", names.TaintDraining+":NoSchedule", names.TaintDown+":NoExecute")
 		c.remove("a") // as the eviction does
+		c.client.ClearActions()
 		c.settle()
+		c.allowed()
 		if len(c.secrets()) != 0 || len(m.has()) != 1 {
 			t.Errorf("%d secrets, %v", len(c.secrets()), m.has())
 		}
@@ -207,7 +209,9 @@ func TestRestarts(t *testing.T) {
 			t.Fatalf("before: %v", m.has())
 		}
 		crashed = false
+		c.client.ClearActions()
 		stop = c.run()
+		c.allowed() // what it asks at its start, and to make a lease
 		secret := c.secrets()[string(c.get("a").UID)]
 		if _, ok := m.has()[secret.Annotations[names.AnnotationLease]]; !ok || len(m.has()) != 1 {
 			t.Errorf("after: %v, %v", m.has(), secret.Annotations)
@@ -256,7 +260,9 @@ func TestLostLease(t *testing.T) {
 		}
 		c.settle()
 		m.set(func() { clear(m.leases) })
+		c.client.ClearActions()
 		c.settle()
+		c.allowed()
 		secret := c.secrets()[string(c.get("a").UID)]
 		if _, ok := m.has()[secret.Annotations[names.AnnotationLease]]; !ok || len(m.has()) != 1 {
 			t.Errorf("%v, %v", m.has(), secret.Annotations)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"scuda.dev/scuda/deploy/kubernetes/manifests"
 	"scuda.dev/scuda/deploy/kubernetes/names"
 )
 
@@ -129,6 +130,15 @@ func TestPrepare(t *testing.T) {
 		got, err := p.UnprepareResourceClaims(t.Context(), gone)
 		if e, known := got[uid]; err != nil || e != nil || !known {
 			t.Fatalf("%v, %v", got, err)
+		}
+	}
+	for _, a := range client.Actions() {
+		_, mine, err := manifests.Rules("scuda-dra-plugin")
+		if a.GetVerb() == "update" { // the test's
+			continue
+		}
+		if err != nil || !manifests.Allow(mine, a.GetVerb(), a.GetResource().Group, a.GetResource().Resource, "") {
+			t.Errorf("the role does not allow %s of %s", a.GetVerb(), a.GetResource().Resource)
 		}
 	}
 	for _, path := range []string{p.file(uid), p.folder(uid)} {
