@@ -5,7 +5,8 @@ export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go needs-build \
-	needs-test needs-lint needs-release needs-install needs-site release site test-install test-frameworks
+	needs-test needs-lint needs-release needs-install needs-slurm needs-site release site test-install test-frameworks \
+	test-slurm
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -102,6 +103,9 @@ test-install: release needs-install ## install each package in clean systems and
 test-frameworks: build ## run PyTorch, numba, ffmpeg … over scuda on the simulated GPU (15 minutes; 5 GB in ~/.cache)
 	./e2e/frameworks/test.sh
 
+test-slurm: build needs-slurm ## run jobs of Slurm on two simulated servers: two nodes, 200 jobs (root; 5 minutes)
+	$(GO) test -tags slurm -count=1 -timeout 40m -v -run TestSlurm ./deploy/slurm
+
 clean: ## remove what was built
 	rm -rf build
 
@@ -116,6 +120,8 @@ needs-release:
 	@./packages.sh release
 needs-install:
 	@./packages.sh install
+needs-slurm:
+	@./packages.sh slurm
 needs-site:
 	@./packages.sh site
 
