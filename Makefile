@@ -103,7 +103,7 @@ test-install: release needs-install ## install each package in clean systems and
 test-frameworks: build ## run PyTorch, numba, ffmpeg … over scuda on the simulated GPU (15 minutes; 5 GB in ~/.cache)
 	./e2e/frameworks/test.sh
 
-test-slurm: build needs-slurm ## run jobs of Slurm on two simulated servers: two nodes, 200 jobs (root; 5 minutes)
+test-slurm: build needs-slurm ## run jobs of Slurm on two simulated servers: two nodes, 200 jobs (root; 10 minutes)
 	$(GO) test -tags slurm -count=1 -timeout 40m -v -run TestSlurm ./deploy/slurm
 
 clean: ## remove what was built
