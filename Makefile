@@ -26,6 +26,8 @@ test: needs-test build runtimes ## run all tests with the race detector (about 2
 	$(call step,go vet,$(GO) vet ./...)
 	$(call step,all tests: one line a package; e2e takes longest,\
 	$(GO) test -race -shuffle=on -count=1 -timeout 40m ./... && echo "all packages passed")
+	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\
+	cd deploy/kubernetes && $(GO) test -race -shuffle=on -count=1 -timeout 10m ./...)
 
 FUZZTIME ?= 10m
 fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10m); FUZZFLAGS=-h lists more
@@ -83,7 +85,7 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	$(call step,what is generated is up to date,\
 	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
 	$(GO) run ./perf/bench/table -check && $(GO) run ./config/table -check && $(GO) run ./deploy/grafana -check && \
-	$(GO) mod tidy -diff)
+	$(GO) mod tidy -diff && $(GO) -C deploy/kubernetes mod tidy -diff)
 	$(call step,the rules of the house,$(GO) test -count=1 ./internal/house)
 	@clang --version 2>/dev/null | grep -q '$(CLANG)' || \
 	{ echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
