@@ -140,9 +140,9 @@ func (o *controllerOptions) lead(ctx context.Context, client kubernetes.Interfac
 	if err := o.offer(ctx, registry, log); err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
 	f.Apply(ctx, config, seed)
 	defer f.Wait()
-	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go o.reread(ctx, f, log)
 	ended := make(chan struct{})
