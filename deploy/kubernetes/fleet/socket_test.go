@@ -18,11 +18,13 @@ type server struct{ revoked []string }
 func (*server) Status() admin.Status {
 	return admin.Status{Driver: "simulated", GPUs: []admin.GPU{{UUID: "GPU-0a", Name: "A card", Memory: 1 << 30}}}
 }
-func (*server) Sessions() []admin.Session                          { return nil }
-func (*server) End(context.Context, string, string) error          { return admin.ErrNoSession }
-func (*server) Drain(bool) error                                   { return nil }
-func (*server) Leases() []admin.Lease                              { return []admin.Lease{{Lease: lease.Lease{ID: "aa"}}} }
-func (*server) Grant(r admin.LeaseRequest) (*admin.Granted, error) { return nil, lease.ErrTerms }
+func (*server) Sessions() []admin.Session                 { return nil }
+func (*server) End(context.Context, string, string) error { return admin.ErrNoSession }
+func (*server) Drain(bool) error                          { return nil }
+func (*server) Leases() []admin.Lease {
+	return []admin.Lease{{Lease: lease.Lease{ID: "aa"}}}
+}
+func (*server) Grant(admin.LeaseRequest) (*admin.Granted, error) { return nil, lease.ErrTerms }
 func (*server) Usage(context.Context, time.Time, string) (*admin.Usage, error) {
 	return nil, admin.ErrNoUsage
 }
