@@ -15,20 +15,22 @@ import (
 // server is one behind a real admin socket.
 type server struct{ revoked []string }
 
-func (*server) Status() admin.Status {
+func (*server) Status(admin.Who) admin.Status {
 	return admin.Status{Driver: "simulated", GPUs: []admin.GPU{{UUID: "GPU-0a", Name: "A card", Memory: 1 << 30}}}
 }
-func (*server) Sessions() []admin.Session                 { return nil }
-func (*server) End(context.Context, string, string) error { return admin.ErrNoSession }
-func (*server) Drain(bool) error                          { return nil }
-func (*server) Leases() []admin.Lease {
+func (*server) Sessions(admin.Who) []admin.Session                   { return nil }
+func (*server) End(context.Context, admin.Who, string, string) error { return admin.ErrNoSession }
+func (*server) Drain(bool) error                                     { return nil }
+func (*server) Leases(admin.Who) []admin.Lease {
 	return []admin.Lease{{Lease: lease.Lease{ID: "aa"}}}
 }
-func (*server) Grant(admin.LeaseRequest) (*admin.Granted, error) { return nil, lease.ErrTerms }
-func (*server) Usage(context.Context, time.Time, string) (*admin.Usage, error) {
+func (*server) Grant(admin.Who, admin.LeaseRequest) (*admin.Granted, error) {
+	return nil, lease.ErrTerms
+}
+func (*server) Usage(context.Context, admin.Who, time.Time, string) (*admin.Usage, error) {
 	return nil, admin.ErrNoUsage
 }
-func (s *server) Revoke(_ context.Context, id, _ string) error {
+func (s *server) Revoke(_ context.Context, _ admin.Who, id, _ string) error {
 	if id != "aa" {
 		return lease.ErrNone
 	}
@@ -39,11 +41,11 @@ func (s *server) Revoke(_ context.Context, id, _ string) error {
 // Servers are asked over their admin sockets, and the errors are those that the controller knows.
 func TestSocket(t *testing.T) {
 	s, path := &server{}, filepath.Join(t.TempDir(), "s")
-	p, err := admin.Open(t.Context(), path, s, admin.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
+	p := admin.New(s, admin.Options{Log: slog.New(slog.DiscardHandler)})
+	defer p.Close()
+	if err := p.Open(t.Context(), path); err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
 	ask := Dial(&Server{Admin: "unix:" + path})
 	st, err := ask.Status(t.Context())
 	if err != nil || len(devices(&Server{Name: "a"}, st)) != 1 {
