@@ -1,7 +1,10 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -12,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -28,7 +33,8 @@ type Config struct {
 type Server struct {
 	Name        string `json:"name"`                  // of the pool, a DNS name
 	Address     string `json:"address"`               // HOST:PORT at which pods reach it
-	Admin       string `json:"admin"`                 // how the controller asks it: unix:/PATH of its admin socket
+	Admin       string `json:"admin,omitempty"`       // how the controller asks it: HOST:PORT, "": Address; unix:/PATH
+	AdminToken  string `json:"adminToken,omitempty"`  // file with the token of a tenant with role=admin; not for a socket
 	Tenant      string `json:"tenant,omitempty"`      // in whose name leases are made; may be left out where there is one
 	Fabric      string `json:"fabric,omitempty"`      // only nodes with the label scuda.dev/fabric=FABRIC reach it
 	RDMA        bool   `json:"rdma,omitempty"`        // it offers RDMA to these
@@ -83,8 +89,8 @@ func (s *Server) check() error {
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		return fmt.Errorf("address: %s is where a server listens; write how pods reach it", host)
 	}
-	if path, ok := strings.CutPrefix(s.Admin, "unix:"); !ok || !strings.HasPrefix(path, "/") {
-		return fmt.Errorf("admin: %.60q; write unix:/PATH, the server's admin socket", s.Admin)
+	if err := s.checkAdmin(); err != nil {
+		return err
 	}
 	if s.Fabric != "" {
 		if bad := validation.IsValidLabelValue(s.Fabric); len(bad) > 0 {
@@ -102,6 +108,50 @@ func (s *Server) check() error {
 	return nil
 }
 
+// checkAdmin looks at how the controller asks the server, and how both know each other.
+func (s *Server) checkAdmin() error {
+	if path, ok := s.socket(); ok {
+		if !strings.HasPrefix(path, "/") || s.AdminToken != "" {
+			return fmt.Errorf("admin: %.60q; write unix:/PATH, the server's admin socket, and no adminToken", s.Admin)
+		}
+		return nil
+	}
+	if s.Admin != "" {
+		if host, port, err := net.SplitHostPort(s.Admin); err != nil || host == "" || port == "" {
+			return fmt.Errorf("admin: %.60q is neither HOST:PORT nor unix:/PATH", s.Admin)
+		}
+	}
+	switch {
+	case s.AdminToken == "":
+		return errors.New("adminToken: write the file with the token of a tenant that has role=admin on the server")
+	case s.Fingerprint == "" && s.CA == "":
+		return errors.New("fingerprint or ca: over a network the controller has to know the server; it prints its " +
+			"fingerprint when it starts")
+	}
+	_, err := s.tls()
+	return err
+}
+
+// socket is the path of the admin socket, where the server is asked over one.
+func (s *Server) socket() (path string, ok bool) { return strings.CutPrefix(s.Admin, "unix:") }
+
+// tls is how the controller knows the server.
+func (s *Server) tls() (*tls.Config, error) {
+	if s.Fingerprint != "" {
+		fingerprint, err := certificate.ParseFingerprint(s.Fingerprint)
+		if err != nil {
+			return nil, err
+		}
+		return certificate.Pinned(fingerprint), nil
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(s.CA)) {
+		return nil, errors.New("ca: there is no certificate (PEM) in it")
+	}
+	host, _, err := net.SplitHostPort(cmp.Or(s.Admin, s.Address))
+	return certificate.Trusting(roots, host), err
+}
+
 // Admin is what is asked of a server.
 type Admin interface {
 	Status(context.Context) (*admin.Status, error)
@@ -110,15 +160,31 @@ type Admin interface {
 	Revoke(ctx context.Context, id, reason string) error
 }
 
-// Dial says how a server is asked. The connection is made when it is needed.
-func Dial(s *Server) Admin { return socket(strings.TrimPrefix(s.Admin, "unix:")) }
+// Dial says how a server is asked: over its admin socket, else over its port, by TLS and with the token that the file
+// has at that moment. The connection is made when it is needed.
+func Dial(s *Server) Admin {
+	if path, ok := s.socket(); ok {
+		return dial(func(ctx context.Context) (*admin.Client, error) { return admin.Dial(ctx, path) })
+	}
+	return dial(func(context.Context) (*admin.Client, error) {
+		to := transport.Target{Address: cmp.Or(s.Admin, s.Address), TokenOf: s.AdminToken}
+		var err error
+		if to.TLS, err = s.tls(); err != nil {
+			return nil, err
+		}
+		if to.Token, err = config.ReadToken(s.AdminToken); err != nil {
+			return nil, err
+		}
+		return admin.Over(to, "scuda-dra")
+	})
+}
 
-// socket is a server whose admin socket this machine has.
-type socket string
+// dial makes a client of a server's admin interface.
+type dial func(context.Context) (*admin.Client, error)
 
 // ask has one question answered.
-func ask[T any](ctx context.Context, path socket, question func(*admin.Client) (T, error)) (answer T, err error) {
-	c, err := admin.Dial(ctx, string(path))
+func ask[T any](ctx context.Context, d dial, question func(*admin.Client) (T, error)) (answer T, err error) {
+	c, err := d(ctx)
 	if err != nil {
 		return answer, err
 	}
@@ -127,22 +193,22 @@ func ask[T any](ctx context.Context, path socket, question func(*admin.Client) (
 }
 
 // Status, Leases, Grant and Revoke are [Admin]'s.
-func (p socket) Status(ctx context.Context) (*admin.Status, error) {
-	return ask(ctx, p, func(c *admin.Client) (*admin.Status, error) { return c.Status(ctx) })
+func (d dial) Status(ctx context.Context) (*admin.Status, error) {
+	return ask(ctx, d, func(c *admin.Client) (*admin.Status, error) { return c.Status(ctx) })
 }
 
 // Leases is described at Status.
-func (p socket) Leases(ctx context.Context) ([]admin.Lease, error) {
-	return ask(ctx, p, func(c *admin.Client) ([]admin.Lease, error) { return c.Leases(ctx) })
+func (d dial) Leases(ctx context.Context) ([]admin.Lease, error) {
+	return ask(ctx, d, func(c *admin.Client) ([]admin.Lease, error) { return c.Leases(ctx) })
 }
 
 // Grant is described at Status.
-func (p socket) Grant(ctx context.Context, r *admin.LeaseRequest) (*admin.Granted, error) {
-	return ask(ctx, p, func(c *admin.Client) (*admin.Granted, error) { return c.Grant(ctx, r) })
+func (d dial) Grant(ctx context.Context, r *admin.LeaseRequest) (*admin.Granted, error) {
+	return ask(ctx, d, func(c *admin.Client) (*admin.Granted, error) { return c.Grant(ctx, r) })
 }
 
 // Revoke is described at Status.
-func (p socket) Revoke(ctx context.Context, id, reason string) error {
-	_, err := ask(ctx, p, func(c *admin.Client) (struct{}, error) { return struct{}{}, c.Revoke(ctx, id, reason) })
+func (d dial) Revoke(ctx context.Context, id, reason string) error {
+	_, err := ask(ctx, d, func(c *admin.Client) (struct{}, error) { return struct{}{}, c.Revoke(ctx, id, reason) })
 	return err
 }

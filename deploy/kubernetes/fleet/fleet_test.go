@@ -21,14 +21,25 @@ func TestParseConfig(t *testing.T) {
 	if err != nil || len(c.Servers) != 1 || c.Servers[0].Fabric != "rack1" || !c.Servers[0].RDMA {
 		t.Fatalf("%+v, %v", c, err)
 	}
+	const overTLS, print = "servers:\n- name: gpu2\n  address: gpu2:14833\n", "  fingerprint: sha256:" +
+		"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n"
+	if _, err := ParseConfig([]byte(overTLS + "  adminToken: /t\n  admin: gpu2:14834\n" + print)); err != nil {
+		t.Error(err)
+	}
 	for what, text := range map[string]string{
 		"an unknown word": good + "  tenants: x\n", "a name twice": good + good[len("servers:\n"):],
-		"any address":  strings.Replace(good, "address: gpu1.example.org:", "address: 0.0.0.0:", 1),
-		"no port":      strings.Replace(good, ":14833", "", 1),
-		"no admin":     strings.Replace(good, "unix:/run", "http://run", 1),
-		"a bad name":   strings.Replace(good, "name: gpu1", "name: GPU_1", 1),
-		"a print":      good + "  fingerprint: sha256:xyz\n",
-		"two of nodes": good + "  fabric: a\n  nodes: {nodeSelectorTerms: []}\n",
+		"any address":      strings.Replace(good, "address: gpu1.example.org:", "address: 0.0.0.0:", 1),
+		"no port":          strings.Replace(good, ":14833", "", 1),
+		"no admin":         strings.Replace(good, "unix:/run", "http://run", 1),
+		"a folder":         strings.Replace(good, "unix:/run", "unix:run", 1),
+		"a socket's token": good + "  adminToken: /t\n",
+		"no token":         overTLS + print,
+		"no trust":         overTLS + "  adminToken: /t\n",
+		"no authority":     overTLS + "  adminToken: /t\n  ca: nonsense\n",
+		"no port of it":    overTLS + "  adminToken: /t\n  admin: gpu2\n" + print,
+		"a bad name":       strings.Replace(good, "name: gpu1", "name: GPU_1", 1),
+		"a print":          good + "  fingerprint: sha256:xyz\n",
+		"two of nodes":     good + "  fabric: a\n  nodes: {nodeSelectorTerms: []}\n",
 	} {
 		if _, err := ParseConfig([]byte(text)); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", what, err)
