@@ -142,7 +142,7 @@ func (c *crowded) footprint(t *testing.T) (h footprint) {
 	t.Helper()
 	pid := c.cmd.Process.Pid
 	h.descriptors = entries(t, fmt.Sprintf("/proc/%d/fd", pid))
-	h.processes = len(descendants(pid))
+	h.processes = len(tree(t, pid))
 	h.threads = entries(t, fmt.Sprintf("/proc/%d/task", pid))
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -165,20 +165,6 @@ func entries(t *testing.T, folder string) int {
 		t.Fatal(err)
 	}
 	return len(list)
-}
-
-// descendants are the processes that a process started, those that they started, and so on.
-func descendants(pid int) (all []int) {
-	tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // a process may end meanwhile
-	for _, task := range tasks {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, task.Name()))
-		for child := range strings.FieldsSeq(string(text)) {
-			if n, err := strconv.Atoi(child); err == nil {
-				all = append(append(all, n), descendants(n)...)
-			}
-		}
-	}
-	return all
 }
 
 // atRest waits until no session is left and gives what the server has then.
@@ -282,7 +268,7 @@ func TestSessionsTogether(t *testing.T) {
 		t.Errorf("%d of %d sessions are listed", len(all), sessions)
 	}
 	workers := 0
-	for _, pid := range descendants(c.cmd.Process.Pid) {
+	for _, pid := range tree(t, c.cmd.Process.Pid)[1:] {
 		workers += proportional(pid)
 	}
 	busy := c.footprint(t)
