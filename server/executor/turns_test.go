@@ -46,7 +46,8 @@ func TestTurnIsAwaited(t *testing.T) {
 	d := c.alloc(64)
 	c.upload(d, bytes.Repeat([]byte{1}, 64), 0, 0)
 	c.sync(0)
-	if seen := slot.Read(); seen.Doing != 0 || seen.Handed == 0 || seen.GPUs != 1 {
+	until(t, "it says what it handed over", func() bool { return slot.Read().Handed != 0 }) // when it has nothing to do
+	if seen := slot.Read(); seen.Doing != 0 || seen.GPUs != 1 {
 		t.Errorf("while nobody asks it says %+v", seen)
 	}
 	slot.Tell(turn.Report | turn.Wait)

@@ -9,16 +9,35 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// lines is a log that is read while others still write to it.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // Everybody may connect to the socket. The log has so many lines for those who are refused, and a real spawner gets in.
 func TestRefusedSpawners(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
-	said := new(bytes.Buffer)
+	said := new(lines)
 	log := slog.New(slog.NewTextHandler(said, nil))
 	const strangers = 200
 	done := make(chan error, 1)
