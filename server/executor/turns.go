@@ -18,8 +18,9 @@ import (
 // is not kept back.
 //
 // Where others may get the turn, it also lets the GPU have little work at a time, so that the turn ends soon when it
-// ends: about three times workAtATime, or two commands where one takes longer. That is measured by events behind every
-// few commands, of the stream that the last one went to. A program that uses several streams may have more.
+// ends: about three times workAtATime, or two commands where one takes longer. Beside a higher class, which waits for all
+// of it, it is three times briefWork. That is measured by events behind every few commands, of the stream that the last
+// one went to. A program that uses several streams may have more.
 //
 // No locks: it belongs to the executor's thread alone.
 type turns struct {
@@ -38,6 +39,7 @@ type turns struct {
 	marks []turnMark
 	since int   // commands since the last mark, with the present one
 	every int   // commands between two marks
+	brief bool  // a higher class waits for what the GPU has
 	long  bool  // one command takes longer than it should
 	fired int64 // when a mark was last seen to fire
 }
@@ -58,6 +60,7 @@ type turnsLoop interface {
 
 const (
 	workAtATime = 250 * time.Microsecond // of a GPU between two marks
+	briefWork   = 50 * time.Microsecond  // the same, beside a higher class
 	mostBetween = 512                    // commands
 	marksAhead  = 2
 	askEvery    = 20 * time.Microsecond  // streams whether they have work
@@ -96,7 +99,7 @@ func (t *turns) await() error {
 		if t.pacer = nil; word&turn.Pace != 0 {
 			t.pacer = t
 		}
-		t.waits = word&turn.Wait != 0
+		t.waits, t.brief = word&turn.Wait != 0, word&turn.Brief != 0
 		if !t.waits && (t.pacer == nil || t.hasRoom()) {
 			t.active, t.lastOne = true, now
 			t.since++
@@ -214,12 +217,16 @@ func (t *turns) collect() {
 
 // learn fits the number of commands between two marks to the time that those before the last one took.
 func (t *turns) learn(took time.Duration) {
+	meant := workAtATime
+	if t.brief {
+		meant = briefWork
+	}
 	t.long = false
 	switch {
-	case took > 2*workAtATime:
+	case took > 2*meant:
 		t.long = t.every == 1
 		t.every = max(t.every/2, 1)
-	case took < workAtATime/2:
+	case took < meant/2:
 		t.every = min(2*t.every, mostBetween)
 	}
 }

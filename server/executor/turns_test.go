@@ -158,6 +158,15 @@ func TestPaceFollowsTheTime(t *testing.T) {
 			t.Errorf("after %v: %d, long %v; want %+v", step.took, p.every, p.long, step)
 		}
 	}
+	p.brief = true // what was brief enough is not any more
+	for _, every := range []int{2, 1, 1} {
+		if p.learn(workAtATime); p.every != every {
+			t.Errorf("beside a higher class: %d", p.every)
+		}
+	}
+	if !p.long {
+		t.Error("beside a higher class, a quarter of a millisecond is not long")
+	}
 	for range 20 {
 		p.learn(0)
 	}

@@ -9,6 +9,7 @@ type Word uint32
 const (
 	Report Word = 1 << iota // say what you do
 	Pace                    // let the GPU have little work at a time: others may get the turn
+	Brief                   // ... and less still: a higher class may want it at once
 	Wait                    // hand nothing over, it is not your turn
 )
 

@@ -84,6 +84,7 @@ type party struct {
 	gpus    uint64    // of those
 	rivals  bool      // it takes turns with others
 	paced   bool      // ... some of whom are not of a lower class
+	brief   bool      // ... and some of a higher one
 	holds   bool      // it has the turn
 	waits   time.Time // since when it waits for the turn; zero: it does not
 	overdue bool      // it has waited for too long, until it has had a window
@@ -217,7 +218,7 @@ func (t *Turns) notice(x *party, now time.Time) {
 
 // compare finds out whether a party takes turns with others.
 func (t *Turns) compare(x *party, now time.Time) {
-	x.rivals, x.paced = false, false
+	x.rivals, x.paced, x.brief = false, false, false
 	for _, y := range t.order {
 		if x.gpus == 0 {
 			break
@@ -225,6 +226,7 @@ func (t *Turns) compare(x *party, now time.Time) {
 		if x != y && x.gpus&y.gpus != 0 && !x.even(y) {
 			x.rivals = true
 			x.paced = x.paced || y.Class >= x.Class
+			x.brief = x.brief || y.Class > x.Class
 		}
 	}
 	if !x.rivals {
@@ -296,6 +298,9 @@ func (t *Turns) grant(now time.Time) {
 		if x.rivals {
 			if word = Report; x.paced {
 				word |= Pace
+			}
+			if x.brief {
+				word |= Brief
 			}
 			if t.isBehind(x) {
 				word |= Wait

@@ -34,6 +34,7 @@ type program struct {
 // Work that a worker hands over at most, while it paces itself and while it does not.
 const (
 	paced   = 500 * time.Microsecond
+	brief   = 100 * time.Microsecond
 	unpaced = 100 * time.Millisecond
 	forever = 1 << 62
 )
@@ -55,6 +56,9 @@ func (p *program) step(now time.Duration) {
 	most := unpaced
 	if word&Pace != 0 {
 		most = paced
+	}
+	if word&Brief != 0 {
+		most = brief
 	}
 	if p.left > 0 && word&Wait == 0 && p.flight < most {
 		more := min(most-p.flight, p.left)
@@ -271,7 +275,7 @@ func TestFreeAgain(t *testing.T) {
 	high.works, high.pauses = time.Millisecond, time.Hour
 	m := newMachine(Usual, batch, high)
 	m.run(Usual.Recent / 2)
-	if w := batch.m.Word(); w != Report|Pace {
+	if w := batch.m.Word(); w != Report|Pace|Brief {
 		t.Errorf("right after it: %b", w)
 	}
 	m.run(Usual.Recent)
