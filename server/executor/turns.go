@@ -18,9 +18,9 @@ import (
 // is not kept back.
 //
 // Where others may get the turn, it also lets the GPU have little work at a time, so that the turn ends soon when it
-// ends: about three times workAtATime, or two commands where one takes longer. Beside a higher class, which waits for all
-// of it, it is three times briefWork. That is measured by events behind every few commands, of the stream that the last
-// one went to. A program that uses several streams may have more.
+// ends: about three times workAtATime, or two commands where one takes longer. Beside a higher class, which waits for
+// all of it, it is three times briefWork. That is measured by events behind every few commands, of the stream that the
+// last one went to. A program that uses several streams may have more.
 //
 // No locks: it belongs to the executor's thread alone.
 type turns struct {
