@@ -106,10 +106,11 @@ func pairs(r *Result) (list []*pair) {
 	byName := map[string]*pair{}
 	for i := range r.Measures {
 		m := &r.Measures[i]
-		if m.Place == Bare || m.Place == Link || len(m.Values) == 0 {
-			continue
+		if m.Place == Bare || m.Place == Link || len(m.Values) == 0 || m.Party != nil {
+			continue // parties have tables
 		}
-		key := fmt.Sprint(m.Entry, "\x00", m.Name, "\x00", m.Bytes, "\x00", m.Clients, "\x00", m.Delay, "\x00", m.Unit)
+		key := fmt.Sprint(m.Entry, "\x00", m.Name, "\x00", m.Bytes, "\x00", m.Clients, "\x00", m.Delay, "\x00", m.Unit,
+			"\x00", m.Mode)
 		p := byName[key]
 		if p == nil {
 			p = &pair{name: label(m), unit: m.Unit, first: m, remote: map[string]*Measure{}}
@@ -138,6 +139,9 @@ func label(m *Measure) string {
 	}
 	if m.Delay > 0 {
 		name += ", " + time.Duration(m.Delay).String() + " further"
+	}
+	if m.Mode != "" {
+		name += ", " + m.Mode
 	}
 	return name
 }

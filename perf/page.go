@@ -22,6 +22,7 @@ type question struct {
 	Charts []*chart
 	Plots  *lines
 	Unit   string // of the plots
+	Shares []*shares
 }
 
 // subject says which question a pair answers.
@@ -29,7 +30,7 @@ func subject(p *pair) string {
 	m, name := p.first, p.name
 	switch {
 	case m.Clients > 0:
-		return clients
+		return clients // of parties, too: their tables stand for themselves
 	case m.Delay > 0 || strings.HasSuffix(name, " further"):
 		return distance
 	case m.Unit != "s" && m.Unit != "1/s":
@@ -55,6 +56,7 @@ const (
 	unified  = "How fast is unified memory?"
 	distance = "What if the server is further away?"
 	clients  = "How many clients does a server bear?"
+	sharing  = "Who gets how much of a GPU?"
 	effort   = "What does it take of the machine?"
 )
 
@@ -94,7 +96,7 @@ func questions(r *Result) (list []*question) {
 	for _, p := range pairs(r) {
 		by[subject(p)] = append(by[subject(p)], p)
 	}
-	for _, title := range []string{programs, starts, copies, single, unified, distance, clients, effort} {
+	for _, title := range []string{programs, starts, copies, single, unified, distance, clients, sharing, effort} {
 		q := &question{Title: title}
 		group := by[title]
 		switch title {
@@ -111,7 +113,13 @@ func questions(r *Result) (list []*question) {
 			slices.SortStableFunc(group, func(x, y *pair) int { return cmp.Compare(x.first.Delay, y.first.Delay) })
 			q.add(amounts("Times; the axis is logarithmic", group))
 		case clients:
-			q.Unit, q.Plots = "operations a second of all, by clients", perClients(group)
+			q.Unit, q.Plots = "operations a second of all, by clients", perClients(r, group)
+		case sharing:
+			for _, g := range groups(r) {
+				if g.Shares != nil {
+					q.Shares = append(q.Shares, g.Shares)
+				}
+			}
 		case effort:
 			for _, kind := range []struct{ title, suffix, unit string }{
 				{"Memory", "", "B"}, {"Processors", "(cores)", "1"}, {"How often", "", "1"},
@@ -126,7 +134,7 @@ func questions(r *Result) (list []*question) {
 				q.add(amounts(kind.title, same))
 			}
 		}
-		if len(q.Charts) > 0 || q.Plots != nil {
+		if len(q.Charts) > 0 || q.Plots != nil || len(q.Shares) > 0 {
 			list = append(list, q)
 		}
 	}
@@ -202,12 +210,12 @@ func throughput(r *Result) *lines {
 }
 
 // perClients is the throughput over the number of clients.
-func perClients(group []*pair) *lines {
+func perClients(r *Result, group []*pair) *lines {
 	l := &lines{unit: "a second", size: func(n int64) string { return fmt.Sprint(n) }}
 	for _, p := range group {
 		for _, m := range p.measures() {
-			if m.Unit == "1/s" {
-				l.add(m.Entry+": "+m.Name, m.Place, int64(m.Clients), m.Median())
+			if m.Unit == "1/s" && sharesOf(r, m.Entry) == nil {
+				l.add(strings.TrimSuffix(m.Entry+": "+m.Name+", "+m.Mode, ", "), m.Place, int64(m.Clients), m.Median())
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func TestDefaultSuite(t *testing.T) {
 		t.Errorf("%d tasks, quick %d", len(s.tasks()), len(q.tasks()))
 	}
 	for _, task := range q.tasks() {
-		if task.place != Sim && task.place != Bare || task.delay > time.Millisecond {
+		if task.Place != Sim && task.Place != Bare || task.Delay > time.Millisecond {
 			t.Errorf("the quick suite has %s", task.title())
 		}
 	}
@@ -55,6 +55,17 @@ func TestParseSuite(t *testing.T) {
 		{`["sim"]`, `["moon"]`}, {`"count":1`, `"count":0`},
 		{`"count":1`, `"clients":[2]`}, {`"count":1`, `"clients":[0],"seconds":1`}, {`"count":1`, `"count":1,"sizes":[-1]`},
 		{`"count":1`, `"count":1,"delays":["-1s"]`},
+		{`"count":1`, `"count":1,"modes":["x"]`}, {`"count":1`, `"count":1,"gpu":"real"`},
+		{`"count":1`, `"parties":[{"name":"a"}]`}, {`"count":1`, `"seconds":1,"alone":true,"parties":[{"name":"a"}]`},
+		{`"count":1`, `"seconds":1,"parties":[{"name":""}]`},
+		{`"count":1`, `"seconds":1,"parties":[{"name":"a"},{"name":"a"}]`},
+		{`"count":1`, `"seconds":1,"parties":[{"name":"a","share":10001}]`},
+		{`"count":1`, `"seconds":1,"parties":[{"name":"a","class":"x"}]`},
+		{`"count":1`, `"seconds":1,"parties":[{"name":"a","clients":300}]`},
+		{`"count":1`, `"seconds":1,"parties":[{"name":"a","load":"up","command":["x"]}]`},
+		{`"count":1`, `"seconds":1,"clients":[2],"parties":[{"name":"a"}]`},
+		{`"kind":"load","load":"up"`, `"kind":"bench","seconds":1,"parties":[{"name":"a","load":"up"}]`},
+		{`"kind":"load","load":"up"`, `"kind":"load","seconds":1,"parties":[{"name":"a"}]`},
 		{`"count":1`, `"count":1,"unknown":1`}, {`"count":1`, `"count":1,"delays":["x"]`}, {`}]`, `}`},
 	} {
 		text := strings.Replace(good, c[0], c[1], 1)
@@ -89,31 +100,33 @@ func FuzzParseResult(f *testing.F) {
 
 // The format of results is an interface: older ones stay readable, and nothing that is there changes its name or type.
 func TestSchema(t *testing.T) {
-	r, err := ReadResult("testdata/result.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := os.ReadFile("testdata/result.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b strings.Builder
-	if err := r.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	var x, y map[string]any
-	if err := errors.Join(json.Unmarshal(want, &x), json.Unmarshal([]byte(b.String()), &y)); err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(x, y) {
-		t.Errorf("written again it differs:\n%s", b.String())
+	for _, file := range []string{"testdata/result.json", "testdata/parties.json"} { // of schemas 1 and 2
+		r, err := ReadResult(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		if err := r.Write(&b); err != nil {
+			t.Fatal(err)
+		}
+		var x, y map[string]any
+		if err := errors.Join(json.Unmarshal(want, &x), json.Unmarshal([]byte(b.String()), &y)); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(x, y) {
+			t.Errorf("%s: written again it differs:\n%s", file, b.String())
+		}
 	}
 	const other = `{"machine":"an H200","programs":[]}` // of a script
-	_, err = ParseResult(strings.NewReader(other))
+	_, err := ParseResult(strings.NewReader(other))
 	if !errors.Is(err, ErrResult) || !strings.Contains(err.Error(), "scuda perf run has not written it") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := ParseResult(strings.NewReader(`{"schema":2}`)); !errors.Is(err, ErrResult) {
+	if _, err := ParseResult(strings.NewReader(`{"schema":3}`)); !errors.Is(err, ErrResult) {
 		t.Errorf("another schema: %v", err)
 	}
 }
@@ -235,8 +248,8 @@ echo 1000; echo 3000; echo 2000`)
 	}
 	closed := 0
 	r, err := Run(t.Context(), Options{Suite: suite, Bench: bench, Load: load,
-		Open: func(_ context.Context, place string, _ time.Duration) (*Where, error) {
-			if place == Native {
+		Open: func(_ context.Context, s Site) (*Where, error) {
+			if s.Place == Native {
 				return nil, errors.New("no GPU here")
 			}
 			return &Where{Close: func() { closed++ }}, nil
@@ -268,8 +281,8 @@ echo 1000; echo 3000; echo 2000`)
 	want := map[string]float64{"sim · b · one call": 2e-6, "sim · b · memory (MiB)": 3 << 20, "sim · l · 4 B": 2e-6,
 		"sim · l · 8 B": 2e-6, "sim · l · 4 B · +1ms": 2e-6,
 		"sim · l · 8 B · +1ms": 2e-6, "sim · c · throughput · 2 clients": 12, "sim · c · fairness · 2 clients": 1,
-		"sim · c · p99 · 2 clients": 3e-6,
-		"sim · s · open, openat":    3, "sim · y · a step": 0.5, "sim · y · trips (count)": 4}
+		"sim · c · p99 · 2 clients": 3e-6, "sim · c · worst · 2 clients": 3e-6,
+		"sim · s · open, openat": 3, "sim · y · a step": 0.5, "sim · y · trips (count)": 4}
 	for k, v := range want {
 		if math.Abs(got[k]-v) > 1e-12*v {
 			t.Errorf("%s: %v, want %v", k, got[k], v)
@@ -297,7 +310,7 @@ func TestInterrupted(t *testing.T) {
 				cancel()
 			}
 		},
-		Open: func(context.Context, string, time.Duration) (*Where, error) { return &Where{Close: func() {}}, nil }})
+		Open: func(context.Context, Site) (*Where, error) { return &Where{Close: func() {}}, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,10 @@ func Markdown(w io.Writer, r *Result) error {
 	fmt.Fprintf(&b, "Measured %s with scuda %s on %s.\nMedians of %d repetitions.\n",
 		r.Started.Format(time.DateOnly), r.Scuda, r.Machine.text(), r.Repetitions)
 	for _, g := range groups(r) {
+		if g.Shares != nil {
+			g.Shares.markdown(&b)
+			continue
+		}
 		fmt.Fprintf(&b, "\n### %s\n\n| measure |", g.Title)
 		for _, p := range g.Columns {
 			fmt.Fprintf(&b, " %s |", p)
@@ -59,6 +63,7 @@ type group struct {
 	Title   string
 	Columns []string
 	Rows    []row
+	Shares  *shares // where parties worked
 }
 
 type row struct {
@@ -81,6 +86,9 @@ func groups(r *Result) (list []*group) {
 		if m.Delay > 0 {
 			column += " +" + time.Duration(m.Delay).String()
 		}
+		if m.Mode != "" {
+			column += ", " + m.Mode
+		}
 		c := slices.Index(g.Columns, column)
 		if c < 0 {
 			c = len(g.Columns)
@@ -90,6 +98,8 @@ func groups(r *Result) (list []*group) {
 		switch {
 		case m.Bytes > 0:
 			name = Size(m.Bytes)
+		case m.Party != nil:
+			name = m.Name + ", " + m.Party.Name
 		case m.Clients > 0:
 			name, x = fmt.Sprintf("%s, %d clients", m.Name, m.Clients), float64(m.Clients)
 		}
@@ -104,6 +114,7 @@ func groups(r *Result) (list []*group) {
 		g.Rows[k].Cells[c] = m
 	}
 	for _, g := range list {
+		g.Shares = sharesOf(r, g.Title)
 		for i := range g.Rows {
 			for len(g.Rows[i].Cells) < len(g.Columns) {
 				g.Rows[i].Cells = append(g.Rows[i].Cells, nil)

@@ -17,9 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Schema is the version of a result's format; see testdata/result.json. Fields are added without a new version, never
-// changed.
-const Schema = 1
+// Schema is the version of a result's format; see testdata/result.json and testdata/parties.json. Fields are added
+// without a new version where an older scuda does not mistake one measure for another without them, and never changed.
+// Since 2 measures tell modes of sharing and parties apart; results of 1 can be read.
+const Schema = 2
 
 // ErrResult is wrapped by the errors of [ParseResult].
 var ErrResult = errors.New("unusable result")
@@ -58,7 +59,9 @@ type Measure struct {
 	Delay        Duration     `json:"delay"`
 	Bytes        int64        `json:"bytes,omitempty"`
 	Clients      int          `json:"clients,omitempty"`
-	Unit         string       `json:"unit"` // "s", "B", "1/s" or "1"
+	Mode         string       `json:"mode,omitempty"`  // of sharing, where it is not plain
+	Party        *Party       `json:"party,omitempty"` // whose it is; none: of all
+	Unit         string       `json:"unit"`            // "s", "B", "1/s" or "1"
 	Higher       bool         `json:"higher_is_better,omitempty"`
 	Command      []string     `json:"command"`
 	Values       []float64    `json:"values"` // one a repetition
@@ -116,6 +119,12 @@ func (m *Measure) Key() string {
 	}
 	if m.Clients > 0 {
 		parts = append(parts, fmt.Sprintf("%d clients", m.Clients))
+	}
+	if m.Party != nil {
+		parts = append(parts, m.Party.Name)
+	}
+	if m.Mode != "" {
+		parts = append(parts, m.Mode)
 	}
 	if m.Delay > 0 {
 		parts = append(parts, "+"+time.Duration(m.Delay).String())
@@ -186,9 +195,9 @@ func ParseResult(r io.Reader) (*Result, error) {
 	if kind.Schema == 0 {
 		return nil, fmt.Errorf("%w: it has no schema, so scuda perf run has not written it", ErrResult)
 	}
-	if kind.Schema != Schema {
-		return nil, fmt.Errorf("%w: schema %d, this scuda knows %d; use the release that wrote it", ErrResult, kind.Schema,
-			Schema)
+	if kind.Schema < 1 || kind.Schema > Schema {
+		return nil, fmt.Errorf("%w: schema %d, this scuda knows up to %d; use the release that wrote it", ErrResult,
+			kind.Schema, Schema)
 	}
 	var x Result
 	if err := json.Unmarshal(text, &x); err != nil {

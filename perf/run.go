@@ -1,7 +1,6 @@
 package perf
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -22,9 +21,33 @@ import (
 	"scuda.dev/scuda/perf/baseline"
 )
 
-// Where is a place in a run: the environment of programs there. Close ends what serves it.
+// Site says where and how programs run.
+type Site struct {
+	Place string
+	Delay time.Duration // added to round trips
+	Mode  string        // of sharing
+	GPU   string        // that is simulated, at the place sim
+}
+
+func (s *Site) text() string {
+	text := s.Place
+	if s.Delay > 0 {
+		text += " +" + s.Delay.String()
+	}
+	if s.Mode != Plain {
+		text += ", " + s.Mode
+	}
+	if s.GPU != "" {
+		text += ", " + s.GPU
+	}
+	return text
+}
+
+// Where is a site in a run: the environment of programs there. Close ends what serves it. Lease gives an environment
+// to the clients of a party, and is nil where there are no leases: natively.
 type Where struct {
 	Env   []string
+	Lease func(ctx context.Context, p *Party) (env []string, err error)
 	Close func()
 }
 
@@ -35,9 +58,8 @@ type Options struct {
 	Scuda string // version, for the result
 	Bench string // path of scuda-bench
 	Load  string // path of scuda-load
-	// Open prepares a place with a further delay of the network. Its error says why there is none, which skips what would
-	// run there.
-	Open func(ctx context.Context, place string, delay time.Duration) (*Where, error)
+	// Open prepares a site. Its error says why there is none, which skips what would run there.
+	Open func(ctx context.Context, s Site) (*Where, error)
 	// Progress is told what begins, and how much of all is done; nil: nobody wants to know.
 	Progress func(done, all int64, what string)
 }
@@ -51,14 +73,13 @@ const (
 
 // task is one program at one place with one set of parameters.
 type task struct {
-	entry   *Entry
-	place   string
-	delay   time.Duration
+	entry *Entry
+	Site
 	bytes   int64
 	clients int
 	failed  bool
-	found   map[string]*Measure
-	order   []string
+	found   map[key]*Measure
+	order   []key
 }
 
 // Run carries a suite out. What cannot be measured is listed in the result, which an interruption does not lose; an
@@ -68,7 +89,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		Repetitions: o.Suite.Repetitions, Machine: machine(),
 		Measures: []Measure{}, Skipped: []Skipped{}}
 	began := time.Now()
-	opened := map[string]*Where{}
+	opened := map[Site]*Where{}
 	defer func() {
 		for _, w := range opened {
 			w.Close()
@@ -76,20 +97,17 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}()
 	tasks := o.Suite.tasks()
 	for _, t := range tasks {
-		key := t.place + t.delay.String()
-		if _, ok := opened[key]; ok || t.failed {
+		if _, ok := opened[t.Site]; ok || t.failed {
 			continue
 		}
-		w, err := o.Open(ctx, t.place, t.delay)
+		w, err := o.Open(ctx, t.Site)
 		if err == nil {
-			opened[key] = w
+			opened[t.Site] = w
 			continue
 		}
-		r.Skipped = append(r.Skipped, Skipped{
-			"everything", strings.TrimSuffix(t.place+" +"+t.delay.String(), " +0s"), err.Error(), t.place == Sim,
-		})
+		r.Skipped = append(r.Skipped, Skipped{"everything", t.Site.text(), err.Error(), t.Place == Sim})
 		for _, other := range tasks {
-			other.failed = other.failed || other.place == t.place && other.delay == t.delay
+			other.failed = other.failed || other.Site == t.Site
 		}
 	}
 	if ctx.Err() != nil {
@@ -106,19 +124,19 @@ repetitions:
 				o.Progress(int64(i*len(tasks)+k), int64(o.Suite.Repetitions*len(tasks)),
 					fmt.Sprintf("repetition %d of %d: %s", i+1, o.Suite.Repetitions, t.title()))
 			}
-			if err := t.run(ctx, &o, opened[t.place+t.delay.String()]); err != nil {
+			if err := t.run(ctx, &o, opened[t.Site]); err != nil {
 				if ctx.Err() != nil {
 					r.Partial = true
 					break repetitions
 				}
 				t.failed = true
-				r.Skipped = append(r.Skipped, Skipped{t.title(), t.place, err.Error(), !errors.Is(err, baseline.ErrNoCounter)})
+				r.Skipped = append(r.Skipped, Skipped{t.title(), t.Place, err.Error(), !errors.Is(err, baseline.ErrNoCounter)})
 			}
 		}
 	}
 	for _, t := range tasks {
-		for _, name := range t.order {
-			m := t.found[name]
+		for _, k := range t.order {
+			m := t.found[k]
 			if m.all != nil {
 				if err := m.distribute(); err != nil {
 					return nil, err
@@ -134,18 +152,30 @@ repetitions:
 func (s *Suite) tasks() (list []*task) {
 	for i := range s.Entries {
 		e := &s.Entries[i]
-		for _, place := range e.Places {
-			for _, delay := range or(e.Delays, 0) {
-				if place == Native && delay != 0 {
+		for _, site := range e.sites() {
+			for _, size := range or(e.Sizes, 0) {
+				for _, clients := range or(e.Clients, 0) {
+					list = append(list, &task{entry: e, Site: site, bytes: size, clients: clients, found: map[key]*Measure{}})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// sites are where an entry's programs run.
+func (e *Entry) sites() (list []Site) {
+	for _, place := range e.Places {
+		for _, delay := range or(e.Delays, 0) {
+			for _, mode := range or(e.Modes, Plain) {
+				if place == Native && (delay != 0 || mode == Turns) || place == Sim && mode == MPS {
 					continue
 				}
-				for _, size := range or(e.Sizes, 0) {
-					for _, clients := range or(e.Clients, 0) {
-						list = append(list, &task{
-							entry: e, place: place, delay: time.Duration(delay), bytes: size, clients: clients, found: map[string]*Measure{},
-						})
-					}
+				s := Site{Place: place, Delay: time.Duration(delay), Mode: mode}
+				if place == Sim && e.GPU != "sim" {
+					s.GPU = e.GPU
 				}
+				list = append(list, s)
 			}
 		}
 	}
@@ -160,22 +190,36 @@ func or[T any](list []T, otherwise T) []T {
 }
 
 func (t *task) title() string {
-	return (&Measure{
-		Entry: t.entry.Name, Name: t.entry.Name, Place: t.place, Bytes: t.bytes, Clients: t.clients, Delay: Duration(t.delay),
-	}).Key()
+	m := t.blank(key{name: t.entry.Name})
+	return m.Key()
+}
+
+// key tells the measures of a task apart. The party is none for those of all.
+type key struct{ name, party string }
+
+// blank is a measure of this task without values.
+func (t *task) blank(k key) *Measure {
+	m := &Measure{Entry: t.entry.Name, Name: k.name, Place: t.Place, Delay: Duration(t.Delay), Bytes: t.bytes,
+		Clients: t.clients}
+	if t.Mode != Plain {
+		m.Mode = t.Mode
+	}
+	return m
 }
 
 // measure gives the measure of a name, made when it is first asked for.
 func (t *task) measure(name, unit string, command []string) *Measure {
-	m := t.found[name]
+	return t.measureOf(key{name: name}, unit, command)
+}
+
+func (t *task) measureOf(k key, unit string, command []string) *Measure {
+	m := t.found[k]
 	if m == nil {
 		command = append([]string{filepath.Base(command[0])}, command[1:]...) // the folder says nothing to others
-		m = &Measure{
-			Entry: t.entry.Name, Name: name, Place: t.place, Delay: Duration(t.delay), Bytes: t.bytes, Clients: t.clients,
-			Unit: unit, Command: command,
-		}
-		t.found[name] = m
-		t.order = append(t.order, name)
+		m = t.blank(k)
+		m.Unit, m.Command = unit, command
+		t.found[k] = m
+		t.order = append(t.order, k)
 	}
 	return m
 }
@@ -188,12 +232,12 @@ func (t *task) run(ctx context.Context, o *Options, w *Where) error {
 		return t.runMachine()
 	case t.entry.Kind == "bench":
 		return t.runJSON(ctx, w, []string{o.Bench})
+	case t.entry.atOnce():
+		return t.runClients(ctx, o, w)
 	case t.entry.Kind == "command":
 		return t.runJSON(ctx, w, o.resolve(t.entry.Command))
 	case t.entry.Kind == "syscalls":
 		return t.runSystemCalls(ctx, o, w)
-	case t.clients > 0:
-		return t.runClients(ctx, o.Load, w)
 	}
 	return t.runLoad(ctx, o.Load, w)
 }
@@ -293,8 +337,8 @@ func (t *task) count() int {
 	if t.bytes > 0 {
 		n = min(n, int(mostBytes/t.bytes))
 	}
-	if t.delay > 0 {
-		n = min(n, int(2*time.Second/t.delay))
+	if t.Delay > 0 {
+		n = min(n, int(2*time.Second/t.Delay))
 	}
 	return max(n, leastCount)
 }
@@ -359,85 +403,4 @@ func (m *Measure) distribute() error {
 		m.all.TotalCount(), at(50), at(90), at(99), at(99.9), float64(m.all.Max()) * 1e-9, string(code),
 	}
 	return nil
-}
-
-// runClients lets several processes work at once: their throughput, how evenly it is shared (Jain's index: 1 is even,
-// 1/n one takes all; R. Jain, D. Chiu, W. Hawe, DEC-TR-301, 1984) and the 99th percentile of their operations.
-func (t *task) runClients(ctx context.Context, load string, w *Where) error {
-	command := t.command(load, 0)
-	type client struct {
-		cmd *exec.Cmd
-		in  io.WriteCloser
-		out *bufio.Reader
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var list []client
-	defer func() {
-		cancel()
-		for _, c := range list {
-			_ = c.cmd.Wait()
-		}
-	}()
-	for range t.clients {
-		p := program(ctx, w, command)
-		in, err := p.StdinPipe()
-		if err != nil {
-			return err
-		}
-		out, err := p.StdoutPipe()
-		if err != nil {
-			return err
-		}
-		if err := p.Start(); err != nil {
-			return err
-		}
-		list = append(list, client{p, in, bufio.NewReaderSize(out, 64<<10)})
-	}
-	for _, c := range list {
-		if line, err := c.out.ReadString('\n'); err != nil || line != "ready\n" {
-			_ = c.cmd.Wait()
-			return failure(c.cmd, fmt.Errorf("a client did not get ready: %w", err))
-		}
-	}
-	for _, c := range list {
-		fmt.Fprintln(c.in, t.entry.Seconds)
-	}
-	type answer struct {
-		times []float64
-		err   error
-	}
-	answers := make(chan answer, len(list))
-	for _, c := range list {
-		go func() {
-			out, err := io.ReadAll(c.out)
-			var a answer
-			if a.err = err; err == nil {
-				a.times, a.err = parseTimes(out)
-			}
-			answers <- a
-		}()
-	}
-	var all []float64
-	var sum, squares float64
-	var failed error
-	for range list {
-		a := <-answers
-		failed = errors.Join(failed, a.err)
-		n := float64(len(a.times))
-		sum, squares = sum+n, squares+n*n
-		all = append(all, a.times...)
-	}
-	if failed != nil {
-		return failed
-	}
-	add := func(name, unit string, higher bool, v float64) {
-		m := t.measure(name, unit, command)
-		m.Higher = higher
-		m.Values = append(m.Values, v)
-	}
-	add("throughput", "1/s", true, sum/t.entry.Seconds)
-	add("fairness", "1", true, sum*sum/(float64(t.clients)*squares))
-	slices.Sort(all)
-	add("p99", "s", false, all[len(all)*99/100])
-	return t.found["p99"].record(all)
 }

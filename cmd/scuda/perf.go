@@ -3,22 +3,16 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"scuda.dev/scuda/internal/bar"
 	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/perf"
-	"scuda.dev/scuda/perf/delay"
 )
 
 func newPerf() *cobra.Command {
@@ -39,9 +33,9 @@ func newPerfRun() *cobra.Command {
 		Use:   "run",
 		Short: "Measure and write a result",
 		Long: `Measure what a suite describes (docs/performance.md): single calls, copies of 4 B to 1 GiB, unified memory
-and many clients at once; natively where this machine has a GPU, over servers of its own on the loopback interface
-(TCP, and RDMA where there is a device), on the simulated GPU, and with 0.1, 1 and 10 ms of delay. What cannot be
-measured here is listed in the result.
+and many clients at once, of one party or of several with shares and classes; natively where this machine has a GPU,
+over servers of its own on the loopback interface (TCP, and RDMA where there is a device), on the simulated GPU, and
+with 0.1, 1 and 10 ms of delay. What cannot be measured here is listed in the result.
 
 Exit status: 0, or 1 when something failed that should have worked, or 130 when it was interrupted (SIGINT, SIGTERM);
 the result is written all the same.`,
@@ -79,7 +73,7 @@ the result is written all the same.`,
 			}
 			progress := bar.New(cmd.ErrOrStderr())
 			o := perf.Options{
-				Suite: suite, Quick: quick, Scuda: release.Version(), Open: openPlace, Progress: progress.Step, Bench: bench,
+				Suite: suite, Quick: quick, Scuda: release.Version(), Open: openSite, Progress: progress.Step, Bench: bench,
 				Load: load,
 			}
 			r, err := perf.Run(cmd.Context(), o)
@@ -250,82 +244,6 @@ func writeFile(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return errors.Join(write(f), f.Close())
-}
-
-// openPlace prepares where a suite's entries run.
-func openPlace(ctx context.Context, place string, distance time.Duration) (*perf.Where, error) {
-	if place == perf.Bare {
-		return &perf.Where{Close: func() {}}, nil
-	}
-	if place == perf.Native {
-		load, err := measuring("scuda-load")
-		if err != nil {
-			return nil, err
-		}
-		env := setEnv(os.Environ(), "SCUDA_SERVER", "")
-		if err := exec.CommandContext(ctx, load, "allocate", "4", "1").Run(); err != nil {
-			return nil, errors.New("no usable driver on this machine")
-		}
-		return &perf.Where{Env: env, Close: func() {}}, nil
-	}
-	args := []string{"serve", onLoopback + ":0", "--log", "error", "--gpu", "real", "--transport", "tcp"}
-	switch place {
-	case perf.Sim:
-		args[5] = "sim"
-	case perf.RDMA:
-		args[7] = "rdma"
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	address, wait, err := startServer(ctx, args)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	stop := func() { cancel(); wait() }
-	if distance > 0 {
-		p, err := delay.Listen(onLoopback+":0", address, distance/2)
-		if err != nil {
-			stop()
-			return nil, err
-		}
-		address = p.Address()
-		done := make(chan struct{})
-		go func() { defer close(done); _ = p.Serve(ctx) }()
-		stop = func() { cancel(); <-done; wait() }
-	}
-	env, err := clientEnv(os.Environ(), address, "")
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	return &perf.Where{Env: env, Close: stop}, nil
-}
-
-// startServer starts a server and gives its address; wait waits for its end, which comes when ctx is done.
-func startServer(ctx context.Context, args []string) (address string, wait func(), err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", nil, err
-	}
-	p := exec.CommandContext(ctx, self, args...)
-	p.Cancel = func() error { return p.Process.Signal(os.Interrupt) }
-	var text strings.Builder
-	p.Stderr = &text
-	out, err := p.StdoutPipe()
-	if err == nil {
-		err = p.Start()
-	}
-	if err != nil {
-		return "", nil, err
-	}
-	line, _ := bufio.NewReader(out).ReadString('\n')
-	address, ok := strings.CutPrefix(strings.TrimSpace(line), "listening on ")
-	if !ok {
-		_ = p.Wait()
-		lines := strings.Split(strings.TrimSpace(text.String()), "\n")
-		return "", nil, fmt.Errorf("no server: %s", lines[len(lines)-1])
-	}
-	return address, func() { _ = p.Wait() }, nil
 }
 
 // completeEntry completes the name of an entry of scuda's own suite.

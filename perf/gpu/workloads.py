@@ -2,6 +2,8 @@
 
     workloads.py NAME             prepares, measures once and prints the dictionary
     workloads.py NAME --by-turns  does it for each line that it reads; so a native and a remote process take turns
+    workloads.py NAME --at-once   (infer, train) says "ready", reads for how many seconds, and prints the nanoseconds of
+                                  each operation that it carries out in that time: one of several clients at once
 
 Names that end in "(MiB)", "(cores)" or "(count)" are that instead. With STEPS set a workload only warms up and takes
 so many steps: for counting.
@@ -300,10 +302,50 @@ def jax():
         yield {"JAX jit, 100 times": statistics.median(values)}
 
 
+def infer():
+    torch, model, _ = resnet_parts()
+    model.eval()
+    one = torch.randn(1, 3, 224, 224, device="cuda")
+
+    def operation():
+        with torch.no_grad():
+            model(one)
+        torch.cuda.synchronize()
+
+    return operation
+
+
+def train():
+    torch, _, step = resnet_parts()
+
+    def operation():
+        step()
+        torch.cuda.synchronize()
+
+    return operation
+
+
+AT_ONCE = {"infer": infer, "train": train}
+
+
+def at_once(operation):
+    for _ in range(5):
+        operation()
+    print("ready", flush=True)
+    until, times = time.perf_counter_ns() + int(float(input()) * 1e9), []
+    while (begin := time.perf_counter_ns()) < until:
+        operation()
+        times.append(time.perf_counter_ns() - begin)
+    print("\n".join(map(str, times)))
+
+
 if __name__ == "__main__":
     import json
     import sys
 
+    if sys.argv[2:] == ["--at-once"]:
+        at_once(AT_ONCE[sys.argv[1]]())
+        sys.exit()
     work = WORK[sys.argv[1]]()
     for _ in sys.stdin if sys.argv[2:] == ["--by-turns"] else [None]:
         print(json.dumps(next(work)), flush=True)
