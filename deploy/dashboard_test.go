@@ -69,7 +69,7 @@ func TestPanels(t *testing.T) {
 func leased(t *testing.T, scuda, admin string) (credential string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), scuda, "lease", "create", "--admin", admin, "--tenant", "vision",
-		"--class", "high", "--for", "1h")
+		"--share", "300", "--for", "1h")
 	out, err := cmd.Output() // what it says beside the credential goes to standard error
 	if err != nil {
 		t.Fatalf("lease create: %v", err)
@@ -115,7 +115,7 @@ func TestDashboard(t *testing.T) {
 			// One place is the client's, for the other one the load's programs wait.
 			said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim",
 				"--cache-dir", t.TempDir(), "--metrics", "127.0.0.1:0", "--max-vram-per-tenant", "1GiB", "--max-sessions", "2",
-				"--state-dir", t.TempDir(), "--admin", admin)
+				"--state-dir", t.TempDir(), "--admin", admin, "--turns")
 			targets := append(offered(t, scuda, said[0], leased(t, scuda, admin)), strings.TrimSuffix(said[1], "/metrics"))
 			dir := t.TempDir()
 			config := filepath.Join(dir, "prometheus.yml")

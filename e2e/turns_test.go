@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"syscall"
@@ -16,7 +17,7 @@ func sharing(t *testing.T, name string, terms ...[]string) (s *server, env []str
 	if gpu != "sim" {
 		t.Skip("it needs kernels that take turns")
 	}
-	s, env = administered(t, "--turns", "--gpu", "sim:1,turns=2ms")
+	s, env = administered(t, "--turns", "--gpu", "sim:1,turns=2ms", "--usage-log", filepath.Join(t.TempDir(), "usage"))
 	for _, terms := range terms {
 		l := told[leased](t, env, append([]string{"lease", "create"}, terms...)...)
 		p := s.under(t, l.Credential, name)
@@ -71,6 +72,49 @@ func TestTurnsByShare(t *testing.T) {
 	if a, b := race(t, p[0], p[1], 300); a < 2*b || a > 4*b {
 		t.Errorf("with three times the share %d kernels beside %d", a, b)
 	}
+}
+
+// What was given in turns is told by session, while it runs and later, and it goes by the shares.
+func TestTurnsAreCounted(t *testing.T) {
+	_, env, p := sharing(t, "turns", []string{"--share", "300", "--label", "large"}, []string{"--label", "small"})
+	for _, p := range p {
+		p.signal(syscall.SIGUSR1)
+	}
+	type figures struct {
+		Label  string  `json:"lease_label"`
+		Key    string  `json:"key"`
+		GPU    float64 `json:"gpu_seconds"`
+		Share  float64 `json:"gpu_share"`
+		Turn   float64 `json:"turn_seconds"`
+		Waited float64 `json:"turn_wait_seconds"`
+	}
+	by := func(list []figures) map[string]figures {
+		m := map[string]figures{}
+		for _, f := range list {
+			m[f.Label+f.Key] = f
+		}
+		return m
+	}
+	var seen map[string]figures
+	eventually(t, patience, "sessions that have had turns for a while", func() bool {
+		seen = by(told[[]figures](t, env, "ps"))
+		return seen["large"].Turn > 2 && seen["small"].Turn > 0
+	})
+	large, small := seen["large"], seen["small"]
+	if large.Turn < 2*small.Turn || large.Turn > 4.5*small.Turn || small.Waited <= large.Waited ||
+		large.GPU < large.Turn || large.Share < .3 || large.Share > 1 {
+		t.Errorf("%+v", seen)
+	}
+	for _, p := range p {
+		p.stdin.Close()
+		if code := p.wait(patience); code != 0 {
+			t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+		}
+	}
+	eventually(t, patience, "records", func() bool {
+		seen = by(told[[]figures](t, env, "usage", "--by", "label"))
+		return seen["large"].Turn > 2 && seen["small"].Turn > 0
+	})
 }
 
 // A class that goes first leaves the others little while it works, and not nothing.

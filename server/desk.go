@@ -253,6 +253,8 @@ func (x *session) describe(now time.Time, gpus []admin.Use, waits bool) admin.Se
 		if x.quota > 0 {
 			a.Counted = new(x.visit.Memory())
 		}
+		all, share := x.spent.look()
+		a.GPUSeconds, a.GPUShare, a.Turn, a.TurnWait = all.GPU, share, all.Turn, all.Waited
 	}
 	if waits {
 		a.State = admin.StateTurn

@@ -90,8 +90,10 @@ func (s *supervisor) meter(x *session) (over func(how string)) {
 
 // sample notes what a session's worker says.
 func (s *supervisor) sample(m *usage.Meter, x *session, seen metrics.Glance, now time.Time) {
+	got := s.turns.got(x.proc)
 	used := m.Sample(now, usage.Sample{Busy: seen.Pending, Active: seen.Active, Memory: s.memoryOf(x, now),
-		ToDevice: seen.ToDevice, ToHost: seen.ToHost, Calls: seen.Calls})
+		ToDevice: seen.ToDevice, ToHost: seen.ToHost, Calls: seen.Calls, Turn: got.GPU, Waited: got.Waited, Taken: got.Taken})
+	x.spent.add(used)
 	s.metering.totals.Add(x.who.Name, used)
 }
 
@@ -151,11 +153,45 @@ func (s desk) Usage(ctx context.Context, who admin.Who, since time.Time, by stri
 	return &admin.Usage{Sums: sums.Sums(), Bad: bad}, err
 }
 
+// recentSamples is how many samples say what a session uses of late.
+const recentSamples = 5
+
+// spent is what a session has used so far, and of late.
+type spent struct {
+	mu     sync.Mutex // guards what follows
+	all    usage.Used
+	recent [recentSamples]usage.Used
+	next   int
+}
+
+func (s *spent) add(u usage.Used) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all.Add(u)
+	s.recent[s.next%recentSamples] = u
+	s.next++
+}
+
+// look says what was used so far, and the part of the time of late in which GPUs were used.
+func (s *spent) look() (all usage.Used, share float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var of usage.Used
+	for _, u := range s.recent {
+		of.Add(u)
+	}
+	if of.Seconds > 0 {
+		share = of.GPU / of.Seconds
+	}
+	return s.all, share
+}
+
 // tenantUsage is what tenants have used, for metrics.
 func (s *supervisor) tenantUsage() map[string]metrics.Usage {
 	all := make(map[string]metrics.Usage)
 	for name, u := range s.metering.totals.All() {
-		all[name] = metrics.Usage{GPUSeconds: u.GPU, MemoryByteSeconds: u.Memory, ToDevice: u.ToDevice, ToHost: u.ToHost}
+		all[name] = metrics.Usage{GPUSeconds: u.GPU, MemoryByteSeconds: u.Memory, ToDevice: u.ToDevice, ToHost: u.ToHost,
+			TurnSeconds: u.Turn, TurnWait: u.Waited}
 	}
 	return all
 }

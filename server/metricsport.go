@@ -55,6 +55,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 	s.metrics.TenantMemory(s.commons.Memory)
 	s.metrics.Leases(s.leases.ByTenant)
 	s.metrics.TenantUsage(s.tenantUsage)
+	s.metrics.TenantWaiting(s.waiting.byTenant)
 	s.metrics.Turns(s.turns.counts)
 	if s.images != nil {
 		s.metrics.ModuleCache(s.cacheFigures)

@@ -119,6 +119,7 @@ type process struct {
 	glance func() metrics.Glance // of the page in which it counts
 	final  metrics.Glance        // the last one
 	slot   *turn.Slot            // of its turns; nil once it has ended. Guarded by turns.mu
+	got    turn.Got              // what came of them, once it has ended. Guarded by turns.mu
 	grant  atomic.Pointer[grant]
 	asking atomic.Bool // for an image
 }

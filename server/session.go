@@ -43,7 +43,8 @@ type session struct {
 	proc       *process        // set before the session can be found
 	opened     time.Time
 	visit      *commons.Visit // nil: of NVML
-	quota      uint64         // bytes of GPU memory, 0: none
+	spent      spent
+	quota      uint64 // bytes of GPU memory, 0: none
 	ending     atomic.Pointer[ending]
 	gone       chan struct{} // closed when the session is over and cannot be found any more
 }

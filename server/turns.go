@@ -20,7 +20,7 @@ import (
 type turns struct {
 	wake chan struct{} // somebody has joined
 
-	mu    sync.Mutex // guards what follows, and that workers' slots stay mapped
+	mu    sync.Mutex // guards what follows, what processes got, and that workers' slots stay mapped
 	turns *turn.Turns
 	by    map[*process]*turned
 	gpus  map[[16]byte]uint64 // a bit for each GPU of the machine
@@ -81,10 +81,24 @@ func (t *turns) end(p *process) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x := t.by[p]; x != nil {
+		p.got = x.member.Got()
 		t.turns.Leave(x.member)
 		delete(t.by, p)
 	}
 	p.slot = nil
+}
+
+// got is what has come of a worker's turns, also after its end.
+func (t *turns) got(p *process) turn.Got {
+	if t == nil {
+		return turn.Got{}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x := t.by[p]; x != nil {
+		return x.member.Got()
+	}
+	return p.got
 }
 
 // waits says whether a worker keeps work back until it has its turn.

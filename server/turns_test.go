@@ -46,8 +46,15 @@ func TestWords(t *testing.T) {
 	if !s.waits(low) || s.waits(high) || s.waits(ended) {
 		t.Error("who waits")
 	}
-	slot := high.slot
+	time.Sleep(time.Millisecond)
+	if s.look(); s.got(low).Waited <= 0 || s.got(high).GPU <= 0 || s.got(alone) != (turn.Got{}) {
+		t.Errorf("high %+v, low %+v, alone %+v", s.got(high), s.got(low), s.got(alone))
+	}
+	slot, got := high.slot, s.got(high)
 	s.end(high)
+	if s.got(high) != got || got == (turn.Got{}) {
+		t.Errorf("%+v after its end, %+v before", s.got(high), got)
+	}
 	slot.Do(turn.Busy) // of whoever has the memory now
 	if s.look(); low.slot.Word()&turn.Wait != 0 || s.waits(high) {
 		t.Errorf("the other one has ended: %b", low.slot.Word())
@@ -84,7 +91,7 @@ func TestTurnsRun(t *testing.T) {
 	none := newTurns(false)
 	none.run(t.Context())
 	none.join(p, bearer{}, &lease.Terms{})
-	if none.end(p); none.waits(p) || none.counts() != nil {
+	if none.end(p); none.waits(p) || none.counts() != nil || none.got(p) != (turn.Got{}) {
 		t.Error("turns that nobody takes")
 	}
 }

@@ -271,6 +271,17 @@ func (q *waiting) count(of func(*waiter) bool) (n int) {
 	return n
 }
 
+// byTenant is how many of each tenant wait.
+func (q *waiting) byTenant() map[string]int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	counts := make(map[string]int)
+	for _, w := range q.by {
+		counts[w.who.Name]++
+	}
+	return counts
+}
+
 // ended gives a place back, and to the next one.
 func (q *waiting) ended(w *waiter, lasted time.Duration) {
 	q.mu.Lock()

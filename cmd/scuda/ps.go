@@ -24,11 +24,12 @@ func newPS() *cobra.Command {
 		Long: `List the sessions of a server, the oldest first.
 ` + adminHelp + `
 MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says that
-the session's process has, contexts included. STATE is busy (something was done for it in the last second, or waits to
-be done), turn (it waits for its turn on a GPU), idle, open (it uses NVML) or ending. LEASE is there where a session
-has one: its label, else its id. A program in CLIENT, PROGRAM and PID is what the client says. Columns that a narrow
-terminal has no room for are left out, unless --wide is given. Programs that wait for a place (--max-queue of scuda
-serve) are counted below.
+the session's process has, contexts included. GPU% is the part of the last five seconds in which it used GPUs, as
+far as is known: of sessions that use one together, each counts in full, but where they take turns. STATE is busy
+(something was done for it in the last second, or waits to be done), turn (it waits for its turn on a GPU), idle,
+open (it uses NVML) or ending. LEASE is there where a session has one: its label, else its id. A program in CLIENT,
+PROGRAM and PID is what the client says. Columns that a narrow terminal has no room for are left out, unless --wide
+is given. Programs that wait for a place (--max-queue of scuda serve) are counted below.
 
 --json prints a list, and of each session:
 
@@ -46,6 +47,8 @@ serve) are counted below.
   quota_bytes      its limit of GPU memory, 0: none
   lease            the id of its lease, "": none; lease_label: what its maker calls it
   share, class     what it is worth beside others (scuda lease create --help)
+  gpu_seconds      that it used GPUs, as scuda usage says it; gpu_share: the part of the last five seconds
+  turn_seconds     of GPUs, that it got in turns (scuda serve --turns); turn_wait_seconds: that it waited for them
 
 ` + exitHelp,
 		Example:    "  scuda ps\n  sudo scuda ps --json | jq -r '.[] | select(.idle_seconds > 3600) | .id'",
@@ -97,20 +100,39 @@ serve) are counted below.
 var sessionColumns = []column{
 	{name: "SESSION"}, {name: "TENANT", soft: true, spare: 3}, {name: "CLIENT", soft: true},
 	{name: "PROGRAM", soft: true}, {name: "PID", right: true, spare: 4}, {name: "GPU", spare: 2},
+	{name: "GPU%", right: true, spare: 6},
 	{name: "MEMORY", right: true}, {name: "CALLS", right: true, spare: 5}, {name: "STATE", spare: 1},
 	{name: "AGE", right: true},
 }
 
-// sessionTable is a table of sessions, with their leases where some have one.
+// sessionTable is a table of sessions, with what came of turns where some took them, and their leases where some have
+// one.
 func sessionTable(list []admin.Session) (columns []column, rows [][]string) {
-	columns, rows = sessionColumns, sessionRows(list)
+	columns, rows = withTurns(sessionColumns, sessionRows(list), list)
 	if !slices.ContainsFunc(list, func(s admin.Session) bool { return s.Lease != "" }) {
 		return columns, rows
 	}
-	columns = append(slices.Clone(columns), column{name: "LEASE", soft: true, spare: 6})
+	columns = append(slices.Clone(columns), column{name: "LEASE", soft: true, spare: 8})
 	for i := range list {
 		s := &list[i]
 		rows[i] = append(rows[i], cmp.Or(transport.Printable(s.Label), s.Lease, "-"))
+	}
+	return columns, rows
+}
+
+// withTurns adds what came of sessions' turns, where some took them.
+func withTurns(columns []column, rows [][]string, list []admin.Session) ([]column, [][]string) {
+	if !slices.ContainsFunc(list, func(s admin.Session) bool { return s.Turn > 0 || s.TurnWait > 0 }) {
+		return columns, rows
+	}
+	columns = append(slices.Clone(columns), column{name: "TURNS", right: true, spare: 7},
+		column{name: "WAITED", right: true, spare: 7})
+	for i := range list {
+		turns, waits := "-", "-"
+		if list[i].Kind == admin.KindCUDA {
+			turns, waits = age(list[i].Turn), age(list[i].TurnWait)
+		}
+		rows[i] = append(rows[i], turns, waits)
 	}
 	return columns, rows
 }
@@ -133,7 +155,7 @@ func sessionRows(list []admin.Session) (rows [][]string) {
 		}
 		rows = append(rows, []string{
 			s.ID[:min(digits, len(s.ID))], transport.Printable(s.Tenant), clientName(s),
-			cmp.Or(transport.Printable(s.Program), "-"), pid, gpuNumbers(s), memoryText(s), calls,
+			cmp.Or(transport.Printable(s.Program), "-"), pid, gpuNumbers(s), gpuPart(s), memoryText(s), calls,
 			s.State, age(s.Age),
 		})
 	}
@@ -174,6 +196,14 @@ func gpuNumbers(s *admin.Session) string {
 		numbers = append(numbers, strconv.Itoa(u.Index))
 	}
 	return cmp.Or(strings.Join(numbers, ","), "-")
+}
+
+// gpuPart is the part of the time of late in which a session used GPUs.
+func gpuPart(s *admin.Session) string {
+	if s.Kind != admin.KindCUDA {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f", 100*s.GPUShare)
 }
 
 // memoryText says what a session has of GPU memory, and what it may have.

@@ -33,6 +33,7 @@ something:
 
   q  end         a  sort by age (the oldest first)
   m  sort by memory                  c  sort by calls in the last second
+  g  sort by GPU%                    w  sort by the time that they waited for turns
 
 ` + exitHelp,
 		SuggestFor: []string{"watch", "monitor"},
@@ -148,7 +149,7 @@ func (v *viewer) watch(ctx context.Context, tick <-chan time.Time, pressed <-cha
 			switch {
 			case !ok, key == 'q', key == 'Q', key == interrupt, key == endOfText:
 				return nil
-			case strings.IndexByte("amc", key) >= 0:
+			case strings.IndexByte("amcgw", key) >= 0:
 				v.by = key
 			}
 		}
@@ -215,7 +216,8 @@ func (v *viewer) look(ctx context.Context, width int) ([]byte, error) {
 		head = cut(head, width)
 	}
 	fmt.Fprintf(&text, "%s\n\n", head)
-	if err := writeTable(&text, width, topColumns, rows); err != nil {
+	columns, rows := withTurns(topColumns, rows, list)
+	if err := writeTable(&text, width, columns, rows); err != nil {
 		return nil, err
 	}
 	return text.Bytes(), nil
@@ -231,6 +233,10 @@ func (v *viewer) sort(list []admin.Session, rates map[string]float64) {
 			return cmp.Compare(right, left)
 		case 'c':
 			return cmp.Compare(rates[b.ID], rates[a.ID])
+		case 'g':
+			return cmp.Compare(b.GPUShare, a.GPUShare)
+		case 'w':
+			return cmp.Compare(b.TurnWait, a.TurnWait)
 		}
 		return 0
 	})

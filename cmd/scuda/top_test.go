@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"scuda.dev/scuda/server/admin"
+	record "scuda.dev/scuda/server/usage"
 )
 
 // watched gives a viewer of three sessions, of which the second makes 1000 calls a second.
@@ -109,6 +111,47 @@ func TestTopWithoutServer(t *testing.T) {
 	}
 }
 
+// What came of turns is shown where some session took them, and sorts.
+func TestTurnsInTables(t *testing.T) {
+	list := []admin.Session{
+		{ID: "aaaaaaaaaa", Kind: admin.KindCUDA, GPUShare: .254, Turn: 61, TurnWait: 3, Label: "job", Lease: "1"},
+		{ID: "bbbbbbbbbb", Kind: admin.KindNVML}, {ID: "cccccccccc", Kind: admin.KindCUDA, GPUShare: 1, TurnWait: 9},
+	}
+	columns, rows := sessionTable(list)
+	var b strings.Builder
+	if err := writeTable(&b, 0, columns, rows); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		" GPU% ", " TURNS  WAITED  LEASE\n", " 25 ", " 1m01s      3s  job\n", "      -       -  -\n", " 100 ",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+	var v viewer
+	for key, first := range map[byte]string{'g': "cccccccccc", 'w': "cccccccccc", 'a': "aaaaaaaaaa"} {
+		sorted := slices.Clone(list)
+		v.by = key
+		if v.sort(sorted, nil); sorted[0].ID != first {
+			t.Errorf("%c: %s is first", key, sorted[0].ID)
+		}
+	}
+	if columns, _ := sessionTable(list[1:2]); len(columns) != len(sessionColumns) {
+		t.Errorf("%d columns where nobody takes turns", len(columns))
+	}
+	b.Reset()
+	sums := []record.Sum{{Key: "a", Used: record.Used{Turn: 61, Waited: 2}}, {Key: "b"}}
+	if err := printUsage(&b, "tenant", sums); err != nil || !strings.Contains(b.String(), " TURNS  WAITED\n") ||
+		!strings.Contains(b.String(), " 1m01s      2s\n") {
+		t.Errorf("%v\n%s", err, &b)
+	}
+	b.Reset()
+	if err := printUsage(&b, "tenant", sums[1:]); err != nil || strings.Contains(b.String(), "TURNS") {
+		t.Errorf("%v\n%s", err, &b)
+	}
+}
+
 func TestSessionTexts(t *testing.T) {
 	for seconds, want := range map[float64]string{
 		0: "0s", 59.9: "59s", 60: "1m00s", 3599: "59m59s", 3600: "1h00m", 172799: "47h59m", 172800: "2d00h", 9e6: "104d04h",
@@ -123,7 +166,7 @@ func TestSessionTexts(t *testing.T) {
 	}
 	rows := sessionRows(list)
 	for i, want := range []string{
-		"aaaaaaaaaab  h?[2J p q - 1,3 1 MiB -  0s", "aaaaaaaaaac  u@10.0.0.1 - 5 - 0 B of 1 GiB -  0s",
+		"aaaaaaaaaab  h?[2J p q - 1,3 - 1 MiB -  0s", "aaaaaaaaaac  u@10.0.0.1 - 5 - - 0 B of 1 GiB -  0s",
 	} {
 		if got := strings.Join(rows[i], " "); got != want {
 			t.Errorf("%q, not %q", got, want)

@@ -35,7 +35,9 @@ no server can be asked, the logs on this machine are read.
 A session is in the log when it has ended; one that runs, up to the last full hour of it. GPU TIME is the time that
 there was work for GPUs, a guess, which is marked by ~. MEMORY is bytes times hours, as far as the server knows what
 sessions have: by a limit (--max-vram), or from the driver where it offers metrics. IN and OUT are bytes that were
-copied to GPUs and from them. Beyond 10000 tenants, sessions or labels they are (others).
+copied to GPUs and from them. With turns on GPUs (--turns) TURNS is the part of GPU TIME that was given by shares
+and classes, and is no guess; WAITED is how long sessions waited for their turns. Beyond 10000 tenants, sessions or
+labels they are (others).
 
 --json prints a list, and of each tenant, session, label or day:
 
@@ -47,6 +49,7 @@ copied to GPUs and from them. Beyond 10000 tenants, sessions or labels they are 
   gpu_seconds            that they used GPUs; estimated: whether that is a guess
   memory_byte_seconds    bytes of GPU memory times seconds
   copied_to_gpu_bytes, copied_to_host_bytes, calls
+  turn_seconds           of gpu_seconds, that were given in turns; turn_wait_seconds: that sessions waited for them
 
 ` + exitHelp,
 		Example: "  scuda usage --since 7d\n  scuda usage --since 2026-01-01 --by day --json",
@@ -173,6 +176,10 @@ func printUsage(out io.Writer, by string, sums []record.Sum) error {
 	columns := []column{{name: strings.ToUpper(by)}, {name: "SESSIONS", right: true}, {name: "OPEN", right: true},
 		{name: "GPU TIME", right: true}, {name: "MEMORY", right: true}, {name: "IN", right: true},
 		{name: "OUT", right: true}, {name: "CALLS", right: true}}
+	turns := slices.ContainsFunc(sums, func(s record.Sum) bool { return s.Turn > 0 || s.Waited > 0 })
+	if turns {
+		columns = append(columns, column{name: "TURNS", right: true}, column{name: "WAITED", right: true})
+	}
 	if by == "session" {
 		columns[1] = column{name: "TENANT", soft: true}
 		columns = slices.Insert(columns, 2, column{name: "PROGRAM", soft: true})
@@ -183,6 +190,9 @@ func printUsage(out io.Writer, by string, sums []record.Sum) error {
 		row := []string{s.Key, strconv.Itoa(s.Sessions), age(s.Seconds), map[bool]string{true: "~"}[s.Estimated] + age(s.GPU),
 			fmt.Sprint(config.Size(s.Memory/3600)) + "·h", fmt.Sprint(config.Size(s.ToDevice)),
 			fmt.Sprint(config.Size(s.ToHost)), strconv.FormatUint(s.Calls, 10)}
+		if turns {
+			row = append(row, age(s.Turn), age(s.Waited))
+		}
 		if by == "session" {
 			row[1] = s.Tenant
 			row = slices.Insert(row, 2, s.Program)

@@ -2,7 +2,7 @@ package main
 
 // server is the dashboard of servers, and of clients that offer metrics.
 var server = board{
-	file: "deploy/grafana/scuda.json", uid: "scuda", title: "scuda", version: 3,
+	file: "deploy/grafana/scuda.json", uid: "scuda", title: "scuda", version: 4,
 	marks: [][2]string{
 		{"Server shuts down", `scuda_draining{` + pick + `} == 1`},
 		{"Fallback to TCP", `increase(scuda_transport_changes_total{` + pick + `, to="tcp"}[1m]) > 0`},
@@ -88,6 +88,27 @@ var serverSections = []section{
 			queries: [][2]string{{orNone(`60 * (` + times(waited, "outcome", pick) + `)`), "{{outcome}}"}}},
 		{title: "Waits", kind: "heatmap", unit: "s", says: "How many programs waited how long, whatever came of it.",
 			queries: [][2]string{{spread(waited), "{{le}}"}}},
+		{title: "Tenants in the queue", kind: "timeseries", unit: "short", says: "Whose programs wait for a place.",
+			queries: [][2]string{
+				{orNone(`sum by (tenant) (scuda_tenant_admission_waiting{` + pick + `})`), "{{tenant}}"},
+			}},
+	}},
+	{"Turns (scuda serve --turns)", []panel{
+		{title: "GPU time of tenants in turns", kind: "timeseries", unit: "percentunit",
+			says: "What tenants got while programs with different rights wanted a GPU: by their shares and classes. 100 % is " +
+				"one GPU all the time.",
+			queries: [][2]string{{rate("scuda_tenant_turn_seconds_total", "tenant"), "{{tenant}}"}}},
+		{title: "Tenants that wait for turns", kind: "timeseries", unit: "percentunit",
+			says:    "How many programs of a tenant stood still with work for a GPU, on average.",
+			queries: [][2]string{{rate("scuda_tenant_turn_wait_seconds_total", "tenant"), "{{tenant}}"}}},
+		{title: "Turns", kind: "timeseries", unit: "ops", says: "Turns that tenants and leases were given, by class.",
+			queries: [][2]string{{orNone(rate("scuda_turns_total", "class")), "{{class}}"}}},
+		{title: "Time until a turn", kind: "timeseries", unit: "s", warn: 0.1, bad: 1,
+			says: "On average, by class. One kernel, graph or copy that has begun goes on to its end, so long ones make " +
+				"everybody wait. Longer than a second nobody waits but for those.",
+			queries: [][2]string{
+				{rate("scuda_turn_wait_seconds_total", "class") + " / " + rate("scuda_turns_total", "class"), "{{class}}"},
+			}},
 	}},
 	{"Calls", []panel{
 		{title: "Calls", kind: "timeseries", unit: "ops", says: "Calls that workers carried out, by group.",

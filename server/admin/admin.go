@@ -51,6 +51,13 @@ type Session struct {
 	Label   string    `json:"lease_label"`
 	Share   uint32    `json:"share"`
 	Class   string    `json:"class"`
+
+	// As of the last second, of CUDA: how long it used GPUs, which is a guess but where turns were taken; the part of the
+	// last five seconds; and what came of its turns: time of GPUs, and time that it waited.
+	GPUSeconds float64 `json:"gpu_seconds"`
+	GPUShare   float64 `json:"gpu_share"`
+	Turn       float64 `json:"turn_seconds"`
+	TurnWait   float64 `json:"turn_wait_seconds"`
 }
 
 // Use is what a session has of a GPU.

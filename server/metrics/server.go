@@ -157,6 +157,9 @@ func (s *Server) Leases(figures Leases) { s.registry.MustRegister(figures) }
 // Turns offers what has come of turns, which is asked for at each scrape.
 func (s *Server) Turns(counts TurnCounts) { s.registry.MustRegister(counts) }
 
+// TenantWaiting offers how many programs of tenants wait for a place, which is asked for at each scrape.
+func (s *Server) TenantWaiting(counts TenantWaiting) { s.registry.MustRegister(counts) }
+
 // TenantUsage offers what tenants have used, which is asked for at each scrape.
 func (s *Server) TenantUsage(figures TenantUsage) { s.registry.MustRegister(figures) }
 

@@ -53,9 +53,17 @@ type Count struct {
 	Waited time.Duration // of all that waited, until they had the turn or wanted it no more
 }
 
+// Got is what has come of the turns of a session.
+type Got struct {
+	GPU    time.Duration // of a GPU's time that it got while turns were taken: its part where several had work there
+	Waited time.Duration // with work to hand over, for its turn
+	Taken  time.Duration // in which its party took turns with others, whether it had work or not
+}
+
 // Member is a session.
 type Member struct {
 	party  *party
+	got    Got
 	was    Seen      // as of the last look
 	seen   Seen      // now
 	recent time.Time // when it last had work; zero: never
@@ -64,6 +72,9 @@ type Member struct {
 
 // Word is what the session's worker is to be told.
 func (m *Member) Word() Word { return m.word }
+
+// Got is what has come of the session's turns so far.
+func (m *Member) Got() Got { return m.got }
 
 // See says what the worker says.
 func (m *Member) See(s Seen) { m.seen = s }
@@ -155,36 +166,53 @@ func (t *Turns) Look(now time.Time) (again time.Duration) {
 
 // charge books the time since the last look on those who used the GPUs then.
 func (t *Turns) charge(now time.Time) {
-	passed := float64(max(now.Sub(t.last), 0))
+	passed := max(now.Sub(t.last), 0)
 	if t.last.IsZero() {
 		return
 	}
+	t.note(passed)
 	t.users = [GPUs]int{}
-	t.eachUser(func(_ *party, gpus uint64) {
+	t.eachUser(func(_ *party, _ *Member, gpus uint64) {
 		for ; gpus != 0; gpus &= gpus - 1 {
 			t.users[bits.TrailingZeros64(gpus)]++
 		}
 	})
-	t.eachUser(func(x *party, gpus uint64) {
+	t.eachUser(func(x *party, m *Member, gpus uint64) {
 		most := 1
 		for ; gpus != 0; gpus &= gpus - 1 {
 			most = max(most, t.users[bits.TrailingZeros64(gpus)])
 		}
-		part := passed / float64(most)
+		part := float64(passed) / float64(most)
+		m.got.GPU += time.Duration(part)
 		x.turn += part
 		x.used += part / x.weight
 	})
 }
 
+// note books the time since the last look on those who took turns then, and those of them who waited.
+func (t *Turns) note(passed time.Duration) {
+	for _, x := range t.order {
+		if !x.rivals {
+			continue
+		}
+		for _, m := range x.members {
+			m.got.Taken += passed
+			if m.was.Doing&Wants != 0 && m.word&Wait != 0 {
+				m.got.Waited += passed
+			}
+		}
+	}
+}
+
 // eachUser gives the sessions that used GPUs since the last look. Who has the turn, and wants to use it, uses it.
-func (t *Turns) eachUser(f func(x *party, gpus uint64)) {
+func (t *Turns) eachUser(f func(x *party, m *Member, gpus uint64)) {
 	for _, x := range t.order {
 		if !x.rivals {
 			continue
 		}
 		for _, m := range x.members {
 			if m.was.Doing&Busy != 0 || x.holds && m.was.Doing != 0 {
-				f(x, m.was.GPUs)
+				f(x, m, m.was.GPUs)
 			}
 		}
 	}

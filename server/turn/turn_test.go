@@ -169,6 +169,27 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// What sessions got in turns is all of the GPU's time, by shares; who got less has waited the longer.
+func TestGot(t *testing.T) {
+	large, small := of("a", lease.Normal, 300), of("b", lease.Normal, 100)
+	other := of("c", lease.Normal, 100)
+	other.gpus = 2 // nobody else uses it
+	newMachine(Usual, large, small, other).run(4 * time.Second)
+	a, b := large.m.Got(), small.m.Got()
+	if all := a.GPU + b.GPU; math.Abs(all.Seconds()-4) > .1 || math.Abs(a.GPU.Seconds()/b.GPU.Seconds()-3) > .15 {
+		t.Errorf("they got %v and %v of 4 s", a.GPU, b.GPU)
+	}
+	if a.Waited < 500*time.Millisecond || b.Waited < 2*a.Waited || a.Waited+b.Waited > 4*time.Second {
+		t.Errorf("they waited for %v and %v", a.Waited, b.Waited)
+	}
+	if a.Taken != b.Taken || a.Taken < 3900*time.Millisecond || a.Taken > 4*time.Second {
+		t.Errorf("turns were taken for %v and %v of 4 s", a.Taken, b.Taken)
+	}
+	if got := other.m.Got(); got != (Got{}) {
+		t.Errorf("who took no turns: %+v", got)
+	}
+}
+
 // The share is that of a tenant, however many sessions it has.
 func TestWeightsOfParties(t *testing.T) {
 	one, many := of("one", lease.Normal, 100), []*program{}

@@ -13,6 +13,8 @@ type Sample struct {
 	ToDevice uint64
 	ToHost   uint64
 	Calls    uint64
+	// what came of its turns: the time that it got, that it waited, and in which turns were taken
+	Turn, Waited, Taken time.Duration
 }
 
 // Meter adds up what a session uses.
@@ -29,7 +31,7 @@ func NewMeter(now time.Time) *Meter {
 }
 
 // Sample notes what is seen. The time since the sample before counts as GPU time up to when the session last had
-// something to do; all of it if it has still.
+// something to do; all of it if it has still. While turns were taken it is what the session got.
 func (m *Meter) Sample(now time.Time, s Sample) (since Used) {
 	since.Estimated = true
 	if d := now.Sub(m.last); d > 0 {
@@ -38,7 +40,11 @@ func (m *Meter) Sample(now time.Time, s Sample) (since Used) {
 		if s.Busy || until.After(now) {
 			until = now
 		}
-		since.GPU = max(0, until.Sub(m.last).Seconds())
+		turn, taken := max(0, s.Turn-m.before.Turn), max(0, s.Taken-m.before.Taken)
+		guess := max(0, until.Sub(m.last))
+		since.GPU = min(d, turn+min(guess, max(0, d-taken))).Seconds()
+		since.Turn = min(d, turn).Seconds()
+		since.Waited = min(d, max(0, s.Waited-m.before.Waited)).Seconds()
 		since.Memory = float64(m.before.Memory) * d.Seconds()
 		m.last = now
 	}
@@ -46,6 +52,7 @@ func (m *Meter) Sample(now time.Time, s Sample) (since Used) {
 	// anything
 	s.ToDevice, s.ToHost = max(s.ToDevice, m.before.ToDevice), max(s.ToHost, m.before.ToHost)
 	s.Calls = max(s.Calls, m.before.Calls)
+	s.Turn, s.Waited, s.Taken = max(s.Turn, m.before.Turn), max(s.Waited, m.before.Waited), max(s.Taken, m.before.Taken)
 	since.ToDevice, since.ToHost = s.ToDevice-m.before.ToDevice, s.ToHost-m.before.ToHost
 	since.Calls = s.Calls - m.before.Calls
 	m.before = s

@@ -34,6 +34,8 @@ type Used struct {
 	ToDevice  uint64  `json:"copied_to_gpu_bytes"`
 	ToHost    uint64  `json:"copied_to_host_bytes"`
 	Calls     uint64  `json:"calls"`
+	Turn      float64 `json:"turn_seconds"`      // of a GPU, that it got while sessions took turns; a part of GPU
+	Waited    float64 `json:"turn_wait_seconds"` // that it waited for its turn
 }
 
 // Add adds what somebody else used.
@@ -45,6 +47,8 @@ func (u *Used) Add(o Used) {
 	u.ToDevice += o.ToDevice
 	u.ToHost += o.ToHost
 	u.Calls += o.Calls
+	u.Turn += o.Turn
+	u.Waited += o.Waited
 }
 
 // MaxLine is how long a record may be, in bytes.
@@ -93,7 +97,7 @@ func Parse(line []byte) (*Record, error) {
 	switch {
 	case r.Session == "" || r.From.IsZero() || r.To.Before(r.From):
 		return nil, fmt.Errorf("%w: it lacks a session or a time", ErrRecord)
-	case r.Seconds < 0 || r.GPU < 0 || r.Memory < 0:
+	case r.Seconds < 0 || r.GPU < 0 || r.Memory < 0 || r.Turn < 0 || r.Waited < 0:
 		return nil, fmt.Errorf("%w: something negative was used", ErrRecord)
 	}
 	return &r, nil

@@ -57,21 +57,31 @@ func TestMeter(t *testing.T) {
 		s    Sample
 		want Used
 	}{
-		{10, Sample{Active: at(4), Memory: 100, ToDevice: 5, Calls: 2}, Used{10, 4, true, 0, 5, 0, 2}},
-		{20, Sample{Active: at(4), Memory: 200, ToDevice: 5, Calls: 2}, Used{10, 0, true, 1000, 0, 0, 0}},
-		{30, Sample{Active: at(21), Busy: true, ToDevice: 7, ToHost: 1, Calls: 3}, Used{10, 10, true, 2000, 2, 1, 1}},
-		{25, Sample{Active: at(99), ToDevice: 1}, Used{0, 0, true, 0, 0, 0, 0}}, // a clock and counters that go back
-		{40, Sample{Active: at(99), ToDevice: 1}, Used{10, 10, true, 0, 0, 0, 0}},
+		{10, Sample{Active: at(4), Memory: 100, ToDevice: 5, Calls: 2}, Used{10, 4, true, 0, 5, 0, 2, 0, 0}},
+		{20, Sample{Active: at(4), Memory: 200, ToDevice: 5, Calls: 2}, Used{10, 0, true, 1000, 0, 0, 0, 0, 0}},
+		{30, Sample{Active: at(21), Busy: true, ToDevice: 7, ToHost: 1, Calls: 3}, Used{10, 10, true, 2000, 2, 1, 1, 0, 0}},
+		{25, Sample{Active: at(99), ToDevice: 1}, Used{0, 0, true, 0, 0, 0, 0, 0, 0}}, // a clock and counters that go back
+		{40, Sample{Active: at(99), ToDevice: 1}, Used{10, 10, true, 0, 0, 0, 0, 0, 0}},
+		// busy all the time, and for eight seconds of it in turns, of which it had two and waited for five
+		{50, Sample{Busy: true, Turn: 2 * time.Second, Waited: 5 * time.Second, Taken: 8 * time.Second},
+			Used{10, 4, true, 0, 0, 0, 0, 2, 5}},
+		// it takes turns all the time, and had no work
+		{60, Sample{Active: at(40), Turn: 2 * time.Second, Waited: 5 * time.Second, Taken: 18 * time.Second},
+			Used{10, 0, true, 0, 0, 0, 0, 0, 0}},
+		// never more than all of the time, whatever is said
+		{70, Sample{Turn: 99 * time.Second, Waited: 99 * time.Second, Taken: 99 * time.Second},
+			Used{10, 10, true, 0, 0, 0, 0, 10, 10}},
+		{80, Sample{Turn: time.Second}, Used{10, 0, true, 0, 0, 0, 0, 0, 0}}, // figures that go back
 	} {
 		if got := m.Sample(at(c.at), c.s); got != c.want {
 			t.Errorf("%d: %+v, not %+v", i, got, c.want)
 		}
 	}
 	from, to, used := m.Cut()
-	if want := (Used{40, 24, true, 3000, 7, 1, 3}); from != start || to != at(40) || used != want {
+	if want := (Used{80, 38, true, 3000, 7, 1, 3, 12, 15}); from != start || to != at(80) || used != want {
 		t.Errorf("%v to %v: %+v", from, to, used)
 	}
-	if from, _, used := m.Cut(); from != at(40) || used != (Used{Estimated: true}) || m.Since() != at(40) {
+	if from, _, used := m.Cut(); from != at(80) || used != (Used{Estimated: true}) || m.Since() != at(80) {
 		t.Errorf("%v: %+v after a cut", from, used)
 	}
 }
