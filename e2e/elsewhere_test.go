@@ -57,12 +57,23 @@ func TestAdminElsewhere(t *testing.T) {
 		strings.ReplaceAll(foreign, ids["alice"], "0123456789abcdef") != none {
 		t.Errorf("of another's session: %q; of none: %q", foreign, none)
 	}
-	for _, verb := range [][]string{{"drain"}, {"lease", "create", "--for", "1h"}} {
-		if got := ask(t, as("bob"), 4, verb...).err.String(); !strings.Contains(got, "tenant bob may not ") ||
-			!strings.Contains(got, "role=admin") {
-			t.Errorf("%v: %q", verb, got)
+	if got := ask(t, as("bob"), 4, "drain").err.String(); !strings.Contains(got, "tenant bob may not ") ||
+		!strings.Contains(got, "role=admin") {
+		t.Errorf("drain: %q", got)
+	}
+	for _, more := range []string{"--share=101", "--class=high", "--tenant=alice"} {
+		if got := ask(t, as("bob"), 4, "lease", "create", more).err.String(); !strings.Contains(got, "gives away no more") {
+			t.Errorf("%s: %q", more, got)
 		}
 	}
+	member := told[leased](t, as("bob"), "lease", "create", "--share", "40", "--for", "1h", "--label", "for a colleague")
+	if shown := ask(t, as("bob"), 0, "lease", "show", member.ID).out.String(); !strings.Contains(shown, "its tenant") {
+		t.Errorf("bob's own lease is\n%s", shown)
+	}
+	if all := list(t, append(as("nobody"), "SCUDA_TOKEN="+member.Credential)); len(all) != 0 {
+		t.Errorf("who has bob's own lease sees %+v", all)
+	}
+	ask(t, as("bob"), 0, "lease", "revoke", member.ID)
 	ask(t, as("alice"), 0, "kill", ids["alice"][:12], "--reason", "enough")
 	if p := programs["alice"]; !p.endsWith(t, "tenant alice ends this session: enough") {
 		t.Errorf("alice's program was told\n%s", p.err)

@@ -141,7 +141,7 @@ func TestAdminOverTLS(t *testing.T) {
 			!strings.Contains(err.Error(), " may not drain") {
 			t.Errorf("drain: %v", err)
 		}
-		if _, err := who.Grant(ctx, &admin.LeaseRequest{Seconds: 60}); !errors.Is(err, admin.ErrForbidden) {
+		if _, err := who.Grant(ctx, &admin.LeaseRequest{Tenant: "ops", Seconds: 60}); !errors.Is(err, admin.ErrForbidden) {
 			t.Errorf("a lease: %v", err)
 		}
 	}

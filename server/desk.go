@@ -88,7 +88,8 @@ func (s *supervisor) asks(b bearer) (admin.Who, error) { return s.role(b), s.ref
 
 // role says what somebody may do now. A lease's bearer is no administrator, whoever its tenant is.
 func (s *supervisor) role(b bearer) admin.Who {
-	return admin.Who{Tenant: b.Name, Lease: b.lease, Admin: b.lease == "" && s.cfg.Tenants.Administers(b.Identity)}
+	return admin.Who{Tenant: b.Name, Lease: b.lease, Admin: b.lease == "" && s.cfg.Tenants.Administers(b.Identity),
+		Credential: b.Key(), Until: b.Until()}
 }
 
 // isWorker says whether a process serves a session.

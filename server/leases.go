@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -171,12 +172,17 @@ func (s desk) Leases(who admin.Who) (list []admin.Lease) {
 
 // use says what is used of a lease.
 func (s desk) use(l lease.Lease) admin.Lease {
-	return admin.Lease{Lease: l, Open: s.sessions.under(l.ID), Left: max(0, time.Until(l.Expires).Seconds())}
+	return admin.Lease{Lease: l, Open: s.sessions.under(l.ID), Left: max(0, time.Until(l.Expires).Seconds()),
+		Own: l.Maker != ""}
 }
 
 // Grant makes a lease.
-func (s desk) Grant(_ admin.Who, r admin.LeaseRequest) (*admin.Granted, error) {
+func (s desk) Grant(who admin.Who, r admin.LeaseRequest) (*admin.Granted, error) {
 	l := lease.Lease{Tenant: cmp.Or(r.Tenant, s.cfg.Tenants.Sole()), Label: r.Label}
+	own := who.Role() != admin.RoleAdmin
+	if own {
+		l.Tenant = cmp.Or(r.Tenant, who.Tenant)
+	}
 	if l.Tenant == "" {
 		return nil, fmt.Errorf("%w: it is not said of which tenant, and this server has several (--tenant NAME)",
 			lease.ErrTerms)
@@ -190,7 +196,18 @@ func (s desk) Grant(_ admin.Who, r admin.LeaseRequest) (*admin.Granted, error) {
 		}
 	}
 	if r.GPUs != "" {
-		if l.GPUs, err = s.choose(r.GPUs); err != nil {
+		var only []string
+		if own {
+			only = l.GPUs
+		}
+		if l.GPUs, err = s.choose(r.GPUs, only); err != nil {
+			return nil, err
+		}
+	}
+	if own {
+		s.granting.Lock() // so that tenants are counted one after the other
+		defer s.granting.Unlock()
+		if err := s.own(who, &l, r.Lasts()); err != nil {
 			return nil, err
 		}
 	}
@@ -198,19 +215,25 @@ func (s desk) Grant(_ admin.Who, r admin.LeaseRequest) (*admin.Granted, error) {
 	if err != nil {
 		return nil, err
 	}
+	if orphan(s.supervisor, &l) { // the credential was withdrawn meanwhile
+		dropOrphan(s.supervisor, &l)
+		return nil, fmt.Errorf("%w: its credential was withdrawn", admin.ErrBeyond)
+	}
 	s.log.Info("a lease was made", "lease", l.ID, "label", l.Label, "tenant", l.Tenant, "expires", l.Expires)
 	return &admin.Granted{Lease: s.use(l), Credential: credential, Kept: s.leases.Kept()}, nil
 }
 
-// choose gives the UUIDs of the GPUs that are wished for.
-func (s *supervisor) choose(text string) ([]string, error) {
+// choose gives the UUIDs of the GPUs that are wished for, of those that may be chosen; none: of all.
+func (s *supervisor) choose(text string, only []string) ([]string, error) {
 	w, err := lease.ParseWish(text)
 	if err != nil {
 		return nil, err
 	}
 	var have []lease.GPU
 	for _, d := range s.facts.Load().Devices {
-		have = append(have, lease.GPU{UUID: lease.UUID(d.UUID), Name: d.Name})
+		if g := (lease.GPU{UUID: lease.UUID(d.UUID), Name: d.Name}); len(only) == 0 || slices.Contains(only, g.UUID) {
+			have = append(have, g)
+		}
 	}
 	return w.Choose(have, s.leases.Taken())
 }

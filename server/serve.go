@@ -59,6 +59,7 @@ type supervisor struct {
 	leases    *lease.Book
 	desk      *admin.Port // set before the first connection is accepted
 	turns     *turns      // nil: sessions do not take turns
+	granting  sync.Mutex  // held while a tenant makes a lease
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
@@ -172,6 +173,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		})
 	}
 
+	s.dropOrphans() // the tenants file may have changed while no server ran
 	err = s.openAdmin(s.stop)
 	defer s.desk.Close() // what it still does is done then
 	if err != nil {

@@ -436,7 +436,8 @@ func (s *supervisor) serveSession(
 		return refusef(transport.StatusFailed, "the worker did not take the session: %w", err)
 	}
 	if !nvml {
-		s.turns.join(p, c.who, &terms)
+		who, rights := s.turnsOf(c.who, terms)
+		s.turns.join(p, who, &rights)
 	}
 	s.sessions.add(x)
 	defer close(x.gone)

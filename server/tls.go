@@ -119,6 +119,7 @@ func (s *supervisor) reload(ctx context.Context) {
 			continue
 		}
 		s.log.Info("tenants and certificates were read again")
+		s.dropOrphans()
 		s.sessions.each(func(x *session) {
 			if e := s.withdrawn(x.who); e != nil {
 				s.end(x, e)

@@ -31,6 +31,7 @@ const leaseFields = `
   created, expires
   open_sessions    of CUDA, at the moment
   left_seconds     until it expires
+  own              its tenant made it, and no administrator
 `
 
 func newLease() *cobra.Command {
@@ -62,11 +63,14 @@ func newLeaseCreate() *cobra.Command {
 		Use:   "create",
 		Short: "Make a lease, and print its credential",
 		Long: `Make a lease, and print its credential, or write it to a file that nobody else can read. Nobody can ask for it
-again. Only an administrator may make one. Programs use it as their token: in SCUDA_TOKEN, or in a file that
-SCUDA_TOKEN_FILE names. What is said of the lease beside that goes to standard error.
+again. An administrator makes any; a tenant makes leases of its own, within what it may have itself: not more GPUs,
+memory, sessions, share or class. Such a lease ends with the credential that it was made with. Programs use it as
+their token: in SCUDA_TOKEN, or in a file that SCUDA_TOKEN_FILE names. What is said of the lease beside that goes to
+standard error.
 
 What is left out is as the tenant has it without a lease. The limits of the tenant hold as well. The queue for places
-goes by --share and --class; the work of programs that run at the same time does not yet.
+goes by --share and --class, and so does the work of programs that run at the same time, where the server has turns
+(--turns); programs under a tenant's own leases take the tenant's turns.
 ` + adminHelp + `
 --json prints credential (without --output), file (with it), kept (the lease outlives the server), and of the lease:
 ` + leaseFields + `
@@ -315,6 +319,7 @@ func showLease(out io.Writer, l *admin.Lease) {
 		{"sessions", leaseSessions(l)},
 		{"share", strconv.Itoa(int(l.Share))},
 		{"class", l.Class.String()},
+		{"made by", map[bool]string{true: "its tenant", false: "an administrator"}[l.Own]},
 		{"created", l.Created.Local().Format(time.DateTime)},
 		{"expires", fmt.Sprintf("%s, in %s", l.Expires.Local().Format(time.DateTime), age(l.Left))},
 	} {

@@ -130,7 +130,8 @@ type Server interface {
 	Usage(ctx context.Context, who Who, since time.Time, by string) (*Usage, error)
 	// Leases are those that hold, the oldest first.
 	Leases(who Who) []Lease
-	// Grant makes a lease. The error wraps [lease.ErrTerms], [lease.ErrFull] or [lease.ErrKept].
+	// Grant makes a lease; a tenant's, within what the tenant may have itself. The error wraps [lease.ErrTerms],
+	// [lease.ErrFull], [lease.ErrKept] or [ErrBeyond].
 	Grant(who Who, r LeaseRequest) (*Granted, error)
 	// Revoke ends a lease and its sessions, whose programs are told the reason, and returns when they are over. The error
 	// is [lease.ErrNone] where there is none.
@@ -140,6 +141,7 @@ type Server interface {
 // Errors of this package.
 var (
 	ErrNoSession  = errors.New("there is no such session")
+	ErrBeyond     = errors.New("a tenant gives away no more than it has")
 	ErrAmbiguous  = errors.New("several sessions begin so")
 	ErrAlike      = errors.New("several leases begin so, or have this label")
 	ErrSeveral    = errors.New("it is not said which server")

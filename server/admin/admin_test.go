@@ -102,7 +102,7 @@ func (f *fake) Grant(who Who, r LeaseRequest) (*Granted, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wanted = append(f.wanted, r)
-	return &Granted{Lease: f.Leases(who)[0], Credential: "secret"}, f.refuses
+	return &Granted{Lease: append(f.Leases(who), Lease{})[0], Credential: "secret"}, f.refuses
 }
 
 func (f *fake) Revoke(ctx context.Context, who Who, id, reason string) error {

@@ -18,6 +18,7 @@ type Lease struct {
 	lease.Lease
 	Open int     `json:"open_sessions"` // of CUDA
 	Left float64 `json:"left_seconds"`
+	Own  bool    `json:"own"` // its tenant made it, and no administrator
 }
 
 // LeaseRequest is a lease that somebody wants. What is left out is as the tenant has it without a lease.
@@ -54,6 +55,10 @@ func (h *handler) leases(w http.ResponseWriter, _ *http.Request, who Who) {
 }
 
 func (h *handler) grant(w http.ResponseWriter, r *http.Request, who Who) {
+	if who.Role() == RoleLease {
+		refuse(w, http.StatusForbidden, who.String()+" may not make leases", "ask its tenant, or an administrator")
+		return
+	}
 	var body LeaseRequest
 	if !read(w, r, &body) {
 		return
@@ -63,6 +68,8 @@ func (h *handler) grant(w http.ResponseWriter, r *http.Request, who Who) {
 		answer(w, g)
 	case errors.Is(err, lease.ErrTerms):
 		refuse(w, http.StatusBadRequest, err.Error(), "")
+	case errors.Is(err, ErrBeyond):
+		refuse(w, http.StatusForbidden, err.Error(), "an administrator can make it, or give the tenant more")
 	case errors.Is(err, lease.ErrFull):
 		refuse(w, http.StatusServiceUnavailable, err.Error(), "")
 	default:

@@ -24,7 +24,7 @@ var routes = []route{
 	{"PUT /v1/drain", "drain the server", true, (*handler).drain},
 	{"GET /v1/usage", "", false, (*handler).usage},
 	{"GET /v1/leases", "", false, (*handler).leases},
-	{"POST /v1/leases", "make leases", true, (*handler).grant},
+	{"POST /v1/leases", "", true, (*handler).grant}, // but with a lease's credential
 	{"DELETE /v1/leases/{id}", "", true, (*handler).revoke},
 }
 

@@ -1,14 +1,20 @@
 package admin
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Who is somebody who asks. An administrator may see and do everything; everybody else sees and ends what is of their
-// tenant, and whoever showed a lease's credential, what is of that lease.
+// tenant, and makes leases of it; whoever showed a lease's credential sees and ends what is of that lease.
 type Who struct {
 	Admin  bool
 	Tenant string // "": a process of the server's own machine
 	Lease  string // the id of the lease whose credential was shown; "": none
 	From   string // the address or the process, for the log
+
+	Credential string    // what tells a tenant's credential from others; leases that it makes hold while this does
+	Until      time.Time // when that ends; zero: nobody knows
 }
 
 // May says whether something that is of a tenant, and of a lease ("": of none), is theirs to see and to end. Of what

@@ -153,7 +153,7 @@ func (b *Book) Grant(l Lease, lasts time.Duration) (Lease, string, error) {
 	l.ID, l.Created, l.GPUs = random(idBytes), now.UTC().Round(0), append([]string{}, l.GPUs...)
 	l.Expires = l.Created.Add(lasts)
 	credential := prefix + random(sumBytes)
-	r := &record{Lease: l, Credential: sumOf([]byte(credential))}
+	r := &record{Lease: l, Credential: sumOf([]byte(credential)), MadeBy: l.Maker}
 	if err := r.check(); err != nil {
 		return Lease{}, "", err
 	}

@@ -25,6 +25,7 @@ const (
 	mostBytes  = 32 << 20
 	mostLabel  = 100
 	mostReason = 400
+	mostMaker  = 400
 )
 
 // Lease says what sessions of a tenant may use until it expires.
@@ -35,6 +36,9 @@ type Lease struct {
 	Terms
 	Created time.Time `json:"created"`
 	Expires time.Time `json:"expires"`
+	// Maker is what tells the tenant's credential from others with which the tenant made it itself; "": an administrator
+	// made it. It is nobody's business but the server's.
+	Maker string `json:"-"`
 }
 
 // Name is how people are told of a lease.
@@ -76,6 +80,7 @@ func checkText(what, s string, most int) error {
 type record struct {
 	Lease
 	Credential string    `json:"credential_sha256"`
+	MadeBy     string    `json:"made_by,omitempty"` // the maker
 	Over       how       `json:"over,omitempty"`
 	Reason     string    `json:"reason,omitempty"`
 	When       time.Time `json:"when,omitzero"` // it was over
@@ -97,7 +102,7 @@ func (r *record) check() error {
 	case r.Over != "" && r.Over != expired && r.Over != revoked:
 		return fmt.Errorf("over: %.40q is neither %s nor %s", r.Over, expired, revoked)
 	}
-	return cmp.Or(checkText("reason", r.Reason, mostReason), r.Lease.check())
+	return cmp.Or(checkText("reason", r.Reason, mostReason), checkText("made_by", r.MadeBy, mostMaker), r.Lease.check())
 }
 
 // appendFile appends the text of a file: a lease a line, as JSON.
@@ -137,6 +142,7 @@ func parseFile(text []byte) (list []*record, err error) {
 		if err := r.check(); err != nil {
 			return nil, bad(err)
 		}
+		r.Maker = r.MadeBy
 		if ids[r.ID] || sums[r.Credential] {
 			return nil, bad(fmt.Errorf("lease %s stands there twice, or has another's credential", r.ID))
 		}

@@ -28,6 +28,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/isolation"
@@ -53,9 +54,19 @@ const (
 
 // Identity is a tenant and the credential that showed it.
 type Identity struct {
-	Name string
-	key  credential
+	Name  string
+	key   credential
+	until time.Time
 }
+
+// Known gives an identity of which somebody has noted [Identity.Key].
+func Known(name, key string) Identity { return Identity{Name: name, key: credential(key)} }
+
+// Key is what tells the credential from others, and is no secret: a hash, or a name. "" where none was asked for.
+func (i Identity) Key() string { return string(i.key) }
+
+// Until is when the certificate ends that showed it; zero: a token did.
+func (i Identity) Until() time.Time { return i.until }
 
 // credential is a token's hash, a key's fingerprint, or a name of the authority's, with what it is in front.
 type credential string
@@ -252,16 +263,21 @@ func (s *snapshot) admit(token []byte, state *tls.ConnectionState) (Identity, bo
 		return Identity{Name: Anyone}, true
 	}
 	var shown []credential
+	var until time.Time
 	if len(token) > 0 {
 		shown = append(shown, byToken(token))
 	}
 	if state != nil && len(state.VerifiedChains) > 0 {
 		leaf := state.PeerCertificates[0]
+		until = leaf.NotAfter
 		shown = append(shown, byKey(certificate.Fingerprint(leaf)), byName(leaf.Subject.CommonName))
 	}
 	for _, c := range shown {
 		if name, ok := s.name(c); ok {
-			return Identity{name, c}, true
+			if len(token) > 0 && c == shown[0] {
+				until = time.Time{}
+			}
+			return Identity{name, c, until}, true
 		}
 	}
 	return Identity{}, false
