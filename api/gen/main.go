@@ -36,6 +36,7 @@ var emitters = []struct {
 	{"stand-alone simulation", emitSimLib},
 	{"table of calls", emitCalls},
 	{"probes", emitProbes},
+	{"CUPTI", emitCUPTI},
 }
 
 func main() {
