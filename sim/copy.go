@@ -137,7 +137,8 @@ func (g *GPU) copyAsync(b *copy3D, hs cuda.CUstream) cuda.CUresult {
 	if s.capture == nil && g.pageable(b.src) && b.height == 1 && b.depth == 1 && b.width <= stagedBytes &&
 		!g.pageable(b.dst) {
 		staged := append([]byte(nil), bytesAt(b.src.addr, b.width)...)
-		_, r := g.submit(s, op{run: func(context.Context) error {
+		_, r := g.submit(s, op{run: func(ctx context.Context) error {
+			defer telling(ctx, b.describe(&g.mem))()
 			if b.dst.device && !g.mem.covers(b.dst.addr, b.width) {
 				return &deviceError{cuda.CUDA_ERROR_ILLEGAL_ADDRESS, "copy to memory that was freed"}
 			}

@@ -111,6 +111,7 @@ func (g *GPU) pace(ctx context.Context, bytes uint64) {
 // runCopy copies, as slowly as it has to be.
 func (g *GPU) runCopy(ctx context.Context, b *copy3D) error {
 	defer g.moving(b.dst.addr, b.src.addr)()
+	defer telling(ctx, b.describe(&g.mem))()
 	g.pace(ctx, b.width*b.height*b.depth)
 	return g.run(b)
 }

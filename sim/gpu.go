@@ -133,6 +133,7 @@ func (c Config) withDefaults() (Config, error) {
 // the OS thread, so callers lock their goroutine to one.
 type GPU struct {
 	cuda.Unimplemented
+	recorder
 
 	cfg        Config
 	log        *slog.Logger
@@ -177,6 +178,7 @@ func Open(cfg Config) (*GPU, error) {
 		captures: map[*capture]struct{}{}, lent: lending{cfg.Exchange, map[int]Name{}},
 	}
 	g.objects.init()
+	g.recorder.of = g
 	g.work.mu, g.work.failed = &g.mu, g.workFailed
 	g.graphs = graphs{work: &g.work, objects: &g.objects, free: g.freeOwned}
 	if err := g.gate.init(cfg.Hold, &g.mu); err != nil {

@@ -29,7 +29,7 @@ func runSteps(ctx context.Context, steps []step) error {
 		if s.off || s.op.run == nil {
 			continue
 		}
-		if err := s.op.run(ctx); err != nil {
+		if err := s.op.run(inNode(ctx, s.node)); err != nil {
 			return err
 		}
 	}

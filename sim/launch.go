@@ -156,6 +156,7 @@ func (g *GPU) launchOp(l *launch) op {
 		defer leave()
 		g.seat.Begin(dev.number, board.Kernels)
 		defer g.seat.End(dev.number, board.Kernels)
+		defer telling(ctx, l.describe)()
 		return g.execute(ctx, dev, grid.Run)
 	}}
 }

@@ -44,7 +44,7 @@ func (f *fill) check() cuda.CUresult {
 	return ok
 }
 
-func (g *GPU) runFill(f *fill) error {
+func (g *GPU) runFill(ctx context.Context, f *fill) error {
 	if f.empty() {
 		return nil
 	}
@@ -52,6 +52,7 @@ func (g *GPU) runFill(f *fill) error {
 		return &deviceError{cuda.CUDA_ERROR_ILLEGAL_ADDRESS, "memset of memory that was freed"}
 	}
 	defer g.moving(f.dst)()
+	defer telling(ctx, f.describe(&g.mem))()
 	n := f.width * uint64(f.elem)
 	for y := range f.height {
 		row := bytesAt(f.dst+y*f.pitch, n)
@@ -66,7 +67,8 @@ func (g *GPU) runFill(f *fill) error {
 }
 
 func (g *GPU) fillOp(f *fill) op {
-	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMSET, params: f, run: func(context.Context) error { return g.runFill(f) }}
+	return op{kind: cuda.CU_GRAPH_NODE_TYPE_MEMSET, params: f,
+		run: func(ctx context.Context) error { return g.runFill(ctx, f) }}
 }
 
 func (g *GPU) fillSync(f *fill) cuda.CUresult {
@@ -87,7 +89,7 @@ func (g *GPU) fillSync(f *fill) cuda.CUresult {
 		if r := g.implicitInCapture(s); r != ok {
 			return r
 		}
-		g.work.wait([]*task{g.work.push(s, func(context.Context) error { return g.runFill(f) })})
+		g.work.wait([]*task{g.work.push(s, func(ctx context.Context) error { return g.runFill(ctx, f) })})
 		return c.failed()
 	}
 	_, r = g.submit(s, g.fillOp(f))

@@ -18,6 +18,7 @@ type task struct {
 	run  func(context.Context) error // nil: only a place in the stream
 	done chan struct{}
 	at   time.Time // when it was done; read after done
+	from *origin   // nil: nobody is to be told of it
 }
 
 func (t *task) finished() bool {
@@ -35,11 +36,15 @@ type scheduler struct {
 	mu     *sync.Mutex
 	tasks  sync.WaitGroup            // running goroutines
 	failed func(*cudaContext, error) // told when a context's work goes wrong
+	origin func(*stream) *origin     // where a call's work comes from; nil: nobody records. The lock guards it.
 }
 
 // push puts work at the end of s. The lock is held.
 func (w *scheduler) push(s *stream, run func(context.Context) error, deps ...*task) *task {
 	t := &task{run: run, done: make(chan struct{})}
+	if w.origin != nil {
+		t.from = w.origin(s)
+	}
 	for _, d := range deps {
 		if d != nil && !d.finished() {
 			t.deps = append(t.deps, d)
@@ -105,7 +110,7 @@ func (w *scheduler) drain(s *stream) {
 			<-d.done
 		}
 		if t.run != nil && c.failed() == ok {
-			if err := t.run(runCtx); err != nil && c.failed() == ok {
+			if err := t.run(t.from.with(runCtx)); err != nil && c.failed() == ok {
 				w.failed(c, err)
 			}
 		}

@@ -11,7 +11,8 @@ type thread struct {
 	id          int
 	stack       []*cudaContext
 	captureMode cuda.CUstreamCaptureMode
-	own         bool // calls without a stream mean the thread's own, not the legacy one
+	own         bool   // calls without a stream mean the thread's own, not the legacy one
+	correlation uint32 // what its calls belong to
 }
 
 // thread finds the calling thread's state. g.mu is held.

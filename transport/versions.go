@@ -74,17 +74,19 @@ const (
 	CapQueue = "queue"
 	// CapAdmin: the server offers its admin interface over its port.
 	CapAdmin = "admin"
+	// CapProfile: the server records what its GPU does for a session that asks for it.
+	CapProfile = "profile"
 )
 
 // capabilityTexts say in a refusal what the other side is asked for.
 var capabilityTexts = map[string]string{
 	CapCorrelation: "correlation words in commands", CapResume: "lines that outlive their sockets",
 	CapTickets: "tickets for further connections", CapQueue: "a queue for its places",
-	CapAdmin: "an admin interface over its port",
+	CapAdmin: "an admin interface over its port", CapProfile: "profiles of its GPUs",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
-func Offered() []string { return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin} }
+func Offered() []string { return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile} }
 
 // CapabilityError is a peer that lacks something without which the other side does not go on.
 type CapabilityError struct {

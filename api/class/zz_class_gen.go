@@ -460,6 +460,8 @@ var ofWire = [...]Class{
 	37: Memory,  // order_join
 	38: Memory,  // order
 	39: Other,   // bye
+	40: Other,   // profile
+	41: Other,   // profile_read
 }
 
 const firstWire = 0xf000

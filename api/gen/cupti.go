@@ -11,8 +11,8 @@ import (
 	"scuda.dev/scuda/api"
 )
 
-// What is known of CUPTI, NVIDIA's profiling interface, stands in four tables of api/facts. From them come constants and
-// records in C (shim/cupti) and in Go (package api/cupti), and the functions that libcupti.so.12 and .13 export.
+// What is known of CUPTI, NVIDIA's profiling interface, stands in four tables of api/facts. From them come constants
+// and records in C (shim/cupti) and in Go (package api/cupti), and the functions that libcupti.so.12 and .13 export.
 
 // cuptiRecord is a structure of CUPTI's.
 type cuptiRecord struct {

@@ -63,6 +63,8 @@ var ofWire = [...]Set{
 	36: Launches,           // launch_several
 	37: Contextless,        // order_join
 	39: Contextless,        // bye
+	40: Contextless,        // profile
+	41: Contextless,        // profile_read
 }
 
 const firstWire = 0xf000

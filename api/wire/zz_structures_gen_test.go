@@ -59,4 +59,10 @@ var structures = []structure{
 	{"order", view[Order]},
 	{"order_after", view[OrderAfter]},
 	{"bye", view[Bye]},
+	{"profile", view[Profile]},
+	{"profile_state", view[ProfileState]},
+	{"profile_read", view[ProfileRead]},
+	{"profile_records", view[ProfileRecords]},
+	{"profile_name", view[ProfileName]},
+	{"profile_record", view[ProfileRecord]},
 }

@@ -44,6 +44,8 @@ const (
 	OpOrderJoin         uint16 = 0xf025
 	OpOrder             uint16 = 0xf026
 	OpBye               uint16 = 0xf027
+	OpProfile           uint16 = 0xf028
+	OpProfileRead       uint16 = 0xf029
 )
 
 var opNames = map[uint16]string{
@@ -87,6 +89,8 @@ var opNames = map[uint16]string{
 	OpOrderJoin:         "order_join",
 	OpOrder:             "order",
 	OpBye:               "bye",
+	OpProfile:           "profile",
+	OpProfileRead:       "profile_read",
 }
 
 // Constants of the protocol.
@@ -293,6 +297,23 @@ const (
 const (
 	ShareAllocation = 0
 	SharePool       = 1
+)
+
+// Flags: profile.kinds, profile_state.kinds, profile_record.kind.
+const (
+	ProfileKernels = 1
+	ProfileCopies  = 2
+	ProfileMemsets = 4
+)
+
+// Values: profile_record.source, profile_record.target; CUPTI's numbers.
+const (
+	ProfileMemoryUnknown  = 0
+	ProfileMemoryPageable = 1
+	ProfileMemoryPinned   = 2
+	ProfileMemoryDevice   = 3
+	ProfileMemoryArray    = 4
+	ProfileMemoryManaged  = 5
 )
 
 // Launch is the payload of OpLaunch.
@@ -942,3 +963,87 @@ type Bye struct {
 
 // SizeBye is the size of Bye in bytes.
 const SizeBye = 8
+
+// Profile is the payload of OpProfile.
+// answered; what is kept from now on, nothing at first. What was kept before is forgotten.
+// It is answered by ProfileState.
+type Profile struct {
+	Kinds    uint32
+	Reserved uint32
+}
+
+// SizeProfile is the size of Profile in bytes.
+const SizeProfile = 8
+
+// ProfileState is the payload.
+type ProfileState struct {
+	Now      uint64
+	Kinds    uint32
+	Reserved uint32
+}
+
+// SizeProfileState is the size of ProfileState in bytes.
+const SizeProfileState = 16
+
+// ProfileRead is the payload of OpProfileRead.
+// answered: the oldest of what was kept
+// It is answered by ProfileRecords.
+type ProfileRead struct {
+	Bytes uint32
+	All   uint32
+}
+
+// SizeProfileRead is the size of ProfileRead in bytes.
+const SizeProfileRead = 8
+
+// ProfileRecords is the payload.
+// then for each name a profile_name and its bytes, padded to 8; then for each record its profile_record
+type ProfileRecords struct {
+	Now      uint64
+	Lost     uint64
+	Names    uint32
+	Records  uint32
+	More     uint32
+	Reserved uint32
+}
+
+// SizeProfileRecords is the size of ProfileRecords in bytes.
+const SizeProfileRecords = 32
+
+// ProfileName is the payload.
+// each is sent once
+type ProfileName struct {
+	ID    uint32
+	Bytes uint32
+}
+
+// SizeProfileName is the size of ProfileName in bytes.
+const SizeProfileName = 8
+
+// ProfileRecord is the payload.
+// numbers of contexts and streams as cuCtxGetId and cuStreamGetId give them
+type ProfileRecord struct {
+	Start         uint64
+	End           uint64
+	Bytes         uint64
+	Node          uint64
+	Kind          uint32
+	Correlation   uint32
+	Device        uint32
+	Context       uint32
+	Stream        uint32
+	Graph         uint32
+	Name          uint32
+	Value         uint32
+	Grid          [3]uint32
+	Block         [3]uint32
+	Registers     uint32
+	StaticShared  uint32
+	DynamicShared uint32
+	Source        uint32
+	Target        uint32
+	Reserved      uint32
+}
+
+// SizeProfileRecord is the size of ProfileRecord in bytes.
+const SizeProfileRecord = 112

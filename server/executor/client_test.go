@@ -52,6 +52,8 @@ type client struct {
 	seq       uint64
 	slot      uint64
 	context   uint64
+	// of the commands that follow
+	correlation uint32
 
 	callback     net.Conn
 	callbackMu   sync.Mutex      // guards callbackOut, and is held while a message is sent
@@ -316,7 +318,8 @@ func (c *client) newHandle() uint64 {
 // command encodes a command of a thread.
 func (c *client) command(thread uint32, op uint16, flags transport.CommandFlags, payload []byte) []byte {
 	size := transport.CommandHeaderSize + transport.Pad(len(payload))
-	h := transport.CommandHeader{Size: uint32(size), Op: op, Flags: flags, Seq: c.seq, Context: c.context, Thread: thread}
+	h := transport.CommandHeader{Size: uint32(size), Op: op, Flags: flags, Seq: c.seq, Context: c.context, Thread: thread,
+		Correlation: c.correlation}
 	c.seq += uint64(size)
 	b := h.Append(nil)
 	b = append(b, payload...)

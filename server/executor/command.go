@@ -63,6 +63,8 @@ var wireOps = [...]handler{
 	wire.OpLaunchSeveral - firstWire:     (*Session).launchSeveral,
 	wire.OpOrderJoin - firstWire:         inOrdering((*ordering).join),
 	wire.OpBye - firstWire:               (*Session).bye,
+	wire.OpProfile - firstWire:           inProfile((*profile).control),
+	wire.OpProfileRead - firstWire:       inProfile((*profile).read),
 }
 
 // serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those
@@ -146,6 +148,9 @@ func (s *Session) step() (bool, error) {
 // false means that more bytes are needed.
 func (s *Session) feedBulk() (bool, error) {
 	b := s.copies.uploads.incoming
+	if s.profile.on {
+		s.profile.correlate(&b.cmd.CommandHeader)
+	}
 	if complete, err := s.copies.uploads.feed(b); !complete || err != nil {
 		return false, err
 	}
@@ -189,6 +194,9 @@ func (s *Session) execute(c *command) error {
 	s.commands++
 	if c.Op != wire.OpLaunch {
 		s.launchAll()
+	}
+	if s.profile.on {
+		s.profile.correlate(&c.CommandHeader)
 	}
 	if s.times.work > 0 && c.Flags&transport.FlagAnswer != 0 { // in which the driver may wait
 		s.times.mark(metrics.Now())

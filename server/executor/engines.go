@@ -42,6 +42,10 @@ func inOrdering(f func(*ordering, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.ordering, c) }
 }
 
+func inProfile(f func(*profile, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.profile, c) }
+}
+
 // What engines ask of the loop.
 
 func (s *Session) kernelsLaunchGraphs() bool { return len(s.graphs.deviceGraphs) > 0 }

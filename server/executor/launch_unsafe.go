@@ -43,7 +43,8 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 		s.graphs.swapGraphs(packed)
 	}
 	plain := p.AttrCount == 0 && p.Flags&launchCooperative == 0
-	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers && len(packed) == len(given)
+	together := plain && c.Flags&transport.FlagAnswer == 0 && len(f.offsets) <= runPointers && len(packed) == len(given) &&
+		!s.profile.on // each is told whom it belongs to
 	if s.order != nil && !f.waited {
 		f.waited, together = true, false
 		defer s.ordering.beforeWaitingCall()()

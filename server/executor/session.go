@@ -102,6 +102,7 @@ type Session struct {
 	copies   copies
 	times    timelimit
 	turns    turns
+	profile  profile
 
 	conn transport.Conn
 	came int64 // when there was last something on the connection, by metrics.Now
@@ -163,6 +164,7 @@ func New(cfg Config) (*Session, error) {
 	s.modules = newModules(s, cfg.Images)
 	s.ordering = newOrdering(s, cfg.Seat)
 	s.turns = newTurns(s, cfg.Turn)
+	s.profile = newProfile(s, cfg)
 	s.copies.begin(s, cfg)
 	s.times.begin(s, cfg.Limits, cfg.Abort)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
@@ -246,6 +248,7 @@ func (s *Session) Run() error {
 	case errors.Is(err, ErrGone) && s.callback.breach() != nil:
 		err = s.callback.breach() // which has been told
 	}
+	s.profile.end()
 	s.sendRest()
 	s.Stop()
 	s.pulse.done.Wait()

@@ -1,0 +1,55 @@
+package cuda
+
+// Recorder is implemented by a GPU that can say what it did and when.
+type Recorder interface {
+	// Record has every kernel, copy and memset told to sink that is enqueued from now on and whose call was correlated,
+	// once it is over. sink is called by any thread and does not wait; nil ends it. An error says why nobody can tell.
+	Record(sink func(*Work)) error
+	// Correlate says what the calling thread's next calls belong to; 0: to nobody.
+	Correlate(id uint32)
+	// Flush has everything told that is over by now.
+	Flush()
+}
+
+// Work is something that a GPU did.
+type Work struct {
+	Kind           WorkKind
+	Correlation    uint32
+	Start, End     int64 // ns since 1970
+	Device         CUdevice
+	Context        uint64 // as CuCtxGetId gives it
+	Stream         uint64 // as CuStreamGetId gives it
+	Graph          uint32 // 0: none
+	Node           uint64
+	Name           string // of a kernel
+	Grid, Block    [3]uint32
+	Registers      uint32
+	Static         uint32 // bytes of shared memory
+	Dynamic        uint32
+	Bytes          uint64 // of a copy or a memset
+	Value          uint32
+	Source, Target MemoryKind
+}
+
+// WorkKind is a kind of work.
+type WorkKind uint32
+
+// The kinds; their values are those of wire.spec.
+const (
+	WorkKernel WorkKind = 1
+	WorkCopy   WorkKind = 2
+	WorkMemset WorkKind = 4
+)
+
+// MemoryKind is what kind of memory a copy meets. The values are CUPTI's.
+type MemoryKind uint32
+
+// The kinds of memory.
+const (
+	MemoryUnknown MemoryKind = iota
+	MemoryPageable
+	MemoryPinned
+	MemoryDevice
+	MemoryArray
+	MemoryManaged
+)

@@ -1,0 +1,221 @@
+package executor
+
+import (
+	"sync"
+	"time"
+
+	"scuda.dev/scuda/api/codec"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+// Profiles. While the client's libcupti.so records, each command says in its header whose work it brings
+// (Correlation), and the GPU is told so before it gets that work. What the GPU did comes back from threads of the
+// driver, is kept here, and goes to the client when it asks.
+
+// workKinds are all kinds of work, which are bits of wire.Profile.Kinds.
+const workKinds = wire.ProfileKernels | wire.ProfileCopies | wire.ProfileMemsets
+
+// profileMost is how much work is kept that the client has not asked for yet: some 20 MiB.
+const profileMost = 1 << 17
+
+// profile is the engine of profiles.
+//
+// mu guards what threads of the driver add: work and what belongs to it. The rest belongs to the executor's thread.
+type profile struct {
+	*base
+	recorder cuda.Recorder // nil: nobody can tell what the GPU does
+	on       bool
+	names    map[string]uint32 // that the client knows
+	told     string            // the reason that was logged why nobody can tell
+
+	mu     sync.Mutex
+	kinds  uint32
+	work   []cuda.Work
+	copies map[uint32]int // by correlation: its place in work, of a copy that may go on in parts
+	fresh  map[uint32]bool
+	lost   uint64
+}
+
+func newProfile(s *Session, cfg Config) profile {
+	recorder, _ := cfg.GPU.(cuda.Recorder)
+	return profile{base: &s.base, recorder: recorder}
+}
+
+// control begins and ends recording.
+func (p *profile) control(c *command) (cuda.CUresult, error) {
+	m, rest, err := view[wire.Profile](c)
+	if err != nil {
+		return 0, err
+	}
+	if len(rest) != 0 {
+		return 0, protocolError("profile with %d bytes behind it", len(rest))
+	}
+	kinds := p.begin(m.Kinds & workKinds)
+	answerWith(&p.arena, c, wire.ProfileState{Now: now(), Kinds: kinds}, 0)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// begin says which of the kinds are recorded from now on.
+func (p *profile) begin(kinds uint32) uint32 {
+	p.mu.Lock()
+	p.kinds, p.work, p.lost = kinds, nil, 0
+	p.copies, p.fresh = map[uint32]int{}, map[uint32]bool{}
+	p.mu.Unlock()
+	p.names = map[string]uint32{}
+	switch {
+	case kinds == 0:
+		p.end()
+		return 0
+	case p.on:
+		return kinds
+	case p.recorder == nil:
+		p.log.Info("a client records a profile; this server cannot tell what its GPUs do, so it has calls alone")
+		return 0
+	}
+	if err := p.recorder.Record(p.add); err != nil {
+		if p.told != err.Error() {
+			p.told = err.Error()
+			p.log.Warn("a client records a profile, but what the GPU does cannot be told; it has calls alone", "error", err)
+		}
+		return 0
+	}
+	p.on = true
+	p.log.Debug("recording a profile")
+	return kinds
+}
+
+// end stops recording, also at the session's end.
+func (p *profile) end() {
+	if p.on {
+		p.on = false
+		p.recorder.Correlate(0)
+		_ = p.recorder.Record(nil) // nothing that could be done about it
+	}
+}
+
+// correlate says whom the work belongs to that the executor's thread is about to hand over. What the client's library
+// does on its own behalf is nobody's.
+func (p *profile) correlate(h *transport.CommandHeader) {
+	if h.Flags&transport.FlagOwn != 0 {
+		p.recorder.Correlate(0)
+	} else {
+		p.recorder.Correlate(h.Correlation)
+	}
+}
+
+// add takes in what the GPU has done.
+func (p *profile) add(w *cuda.Work) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if uint32(w.Kind)&p.kinds == 0 {
+		return
+	}
+	// A copy of the program's may have been made in parts.
+	parts := w.Kind == cuda.WorkCopy && w.Node == 0
+	if at, found := p.copies[w.Correlation]; found && parts {
+		if of := &p.work[at]; of.Source == w.Source && of.Target == w.Target && of.Stream == w.Stream {
+			of.Start, of.End, of.Bytes = min(of.Start, w.Start), max(of.End, w.End), of.Bytes+w.Bytes
+			p.fresh[w.Correlation] = true
+			return
+		}
+	}
+	if len(p.work) >= profileMost {
+		p.lost++
+		return
+	}
+	if parts {
+		p.copies[w.Correlation], p.fresh[w.Correlation] = len(p.work), true
+	}
+	p.work = append(p.work, *w)
+}
+
+// read answers with what was recorded.
+func (p *profile) read(c *command) (cuda.CUresult, error) {
+	m, rest, err := view[wire.ProfileRead](c)
+	if err != nil {
+		return 0, err
+	}
+	if len(rest) != 0 || m.Bytes < wire.SizeProfileRecords {
+		return 0, protocolError("profile_read of %d bytes with %d behind it", m.Bytes, len(rest))
+	}
+	if p.on {
+		p.recorder.Flush()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.reply = p.take(int(min(m.Bytes, codec.MaxPayload)), m.All != 0)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// take gives the oldest work in so many bytes, and keeps what is left. p.mu is held.
+func (p *profile) take(most int, all bool) []byte {
+	room := most - wire.SizeProfileRecords
+	head := wire.ProfileRecords{Now: now(), Lost: p.lost}
+	var names, records []byte
+	kept := p.work[:0]
+	copies := make(map[uint32]int)
+	for i := range p.work {
+		w := &p.work[i]
+		at, found := p.copies[w.Correlation]
+		open := found && at == i
+		if head.More == 0 && (!open || all || !p.fresh[w.Correlation]) {
+			id, known := p.names[w.Name]
+			bytes := wire.SizeProfileRecord
+			name := w.Name[:min(len(w.Name), most/2)]
+			if w.Name != "" && !known {
+				bytes += wire.SizeProfileName + int(transport.Pad(uint64(len(name))))
+			}
+			if len(names)+len(records)+bytes <= room {
+				if w.Name != "" && !known {
+					id = uint32(len(p.names) + 1)
+					p.names[w.Name] = id
+					head.Names++
+					names = appendName(names, id, name)
+				}
+				head.Records++
+				records = appendWork(records, w, id)
+				continue
+			}
+			head.More = 1
+		}
+		if open {
+			copies[w.Correlation] = len(kept)
+			if head.More == 0 {
+				p.fresh[w.Correlation] = false
+			}
+		}
+		kept = append(kept, *w)
+	}
+	for id := range p.fresh {
+		if _, open := copies[id]; !open {
+			delete(p.fresh, id)
+		}
+	}
+	clear(p.work[len(kept):])
+	p.work, p.copies = kept, copies
+	out := append(wire.Bytes(&head), names...)
+	return append(out, records...)
+}
+
+func appendName(b []byte, id uint32, name string) []byte {
+	b = append(b, wire.Bytes(&wire.ProfileName{ID: id, Bytes: uint32(len(name))})...)
+	b = append(b, name...)
+	for len(b)%8 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+func appendWork(b []byte, w *cuda.Work, name uint32) []byte {
+	return append(b, wire.Bytes(&wire.ProfileRecord{
+		Start: uint64(w.Start), End: uint64(w.End), Bytes: w.Bytes, Node: w.Node,
+		Kind: uint32(w.Kind), Correlation: w.Correlation, Device: uint32(w.Device), Context: uint32(w.Context),
+		Stream: uint32(w.Stream), Graph: w.Graph, Name: name, Value: w.Value, Grid: w.Grid, Block: w.Block,
+		Registers: w.Registers, StaticShared: w.Static, DynamicShared: w.Dynamic,
+		Source: uint32(w.Source), Target: uint32(w.Target),
+	})...)
+}
+
+func now() uint64 { return uint64(time.Now().UnixNano()) }

@@ -1,0 +1,183 @@
+package executor
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+)
+
+// told is a record as a client reads it.
+type told struct {
+	wire.ProfileRecord
+	name string
+}
+
+// profile switches recording.
+func (c *client) profile(kinds uint32) uint32 {
+	c.t.Helper()
+	m := wire.Profile{Kinds: kinds}
+	state, _, ok := wire.View[wire.ProfileState](c.must(wire.OpProfile, wire.Bytes(&m)))
+	if !ok || state.Now == 0 {
+		c.t.Fatal("a short answer")
+	}
+	return state.Kinds
+}
+
+// readProfile reads all that there is, in answers of so many bytes.
+func (c *client) readProfile(most uint32, all bool) (list []told, lost uint64) {
+	c.t.Helper()
+	m := wire.ProfileRead{Bytes: most}
+	if all {
+		m.All = 1
+	}
+	names := map[uint32]string{}
+	for {
+		reply := c.must(wire.OpProfileRead, wire.Bytes(&m))
+		if len(reply) > int(most) {
+			c.t.Fatalf("%d bytes, at most %d were wanted", len(reply), most)
+		}
+		head, rest, ok := wire.View[wire.ProfileRecords](reply)
+		if !ok {
+			c.t.Fatal("a short answer")
+		}
+		for range head.Names {
+			n, after, _ := wire.View[wire.ProfileName](rest)
+			names[n.ID] = string(after[:n.Bytes])
+			rest = after[(n.Bytes+7)&^7:]
+		}
+		for range head.Records {
+			r, after, ok := wire.View[wire.ProfileRecord](rest)
+			if !ok {
+				c.t.Fatal("fewer records than it says")
+			}
+			list, rest = append(list, told{*r, names[r.Name]}), after
+		}
+		if len(rest) > 0 {
+			c.t.Fatalf("%d bytes behind the records", len(rest))
+		}
+		if head.More == 0 {
+			return list, head.Lost
+		}
+	}
+}
+
+// What the simulated GPU does for correlated commands is told: kernels by name and grid, a copy that was made in parts
+// as one, memsets; nothing of the library's own, and nothing once recording is over.
+func TestProfile(t *testing.T) {
+	c := connect(t)
+	f, offsets := c.function(c.loadModule(kernels(t)), "vector_add", ofModule)
+	const n = 3 << 20 // more than a staging slot has
+	a := c.alloc(n)
+	stream := c.stream(uint64(cuda.CU_STREAM_NON_BLOCKING))
+	params := make([]byte, int(offsets[len(offsets)-1])+8)
+	for i := range 3 {
+		binary.LittleEndian.PutUint64(params[offsets[i]:], a)
+	}
+	binary.LittleEndian.PutUint32(params[offsets[3]:], 64)
+	work := func() {
+		c.correlation = 7
+		c.launch(f, stream, 2, 32, params)
+		c.correlation = 8
+		c.launch(f, stream, 3, 32, params)
+		c.correlation = 9
+		c.upload(a, bytes.Repeat([]byte{1}, n), stream, 0)
+		c.correlation = 10
+		c.must(cuda.OpCuMemsetD32Async, words(a, 5, 16, stream))
+		c.correlation = 0
+		c.launch(f, stream, 4, 32, params)
+		c.sync(stream)
+		c.correlation = 11
+		c.download(a, n, stream)
+		c.correlation = 0
+	}
+	work()
+	all := uint32(workKinds)
+	if kinds := c.profile(all); kinds != all {
+		t.Fatalf("%d is recorded, want %d", kinds, all)
+	}
+	work()
+	list, lost := c.readProfile(1<<20, true)
+	if len(list) != 5 || lost != 0 {
+		t.Fatalf("%d records, %d lost: %+v", len(list), lost, list)
+	}
+	byID := map[uint32]told{}
+	last := uint64(0)
+	for _, r := range list {
+		byID[r.Correlation] = r
+		if r.Start < last || r.End < r.Start {
+			t.Errorf("%d: from %d to %d, and the one before ended at %d", r.Correlation, r.Start, r.End, last)
+		}
+		if r.Stream == 0 || r.Context == 0 {
+			t.Errorf("%d: stream %d, context %d", r.Correlation, r.Stream, r.Context)
+		}
+		last = r.End
+	}
+	for id, grid := range map[uint32]uint32{7: 2, 8: 3} {
+		if r := byID[id]; r.Kind != wire.ProfileKernels || r.name != "vector_add" || r.Grid != [3]uint32{grid, 1, 1} ||
+			r.Block != [3]uint32{32, 1, 1} {
+			t.Errorf("kernel: %+v", r)
+		}
+	}
+	if r := byID[9]; r.Kind != wire.ProfileCopies || r.Bytes != n || r.Target != wire.ProfileMemoryDevice {
+		t.Errorf("upload: %+v", r)
+	}
+	if r := byID[10]; r.Kind != wire.ProfileMemsets || r.Bytes != 64 || r.Value != 5 {
+		t.Errorf("memset: %+v", r)
+	}
+	if r := byID[11]; r.Kind != wire.ProfileCopies || r.Bytes != n || r.Source != wire.ProfileMemoryDevice {
+		t.Errorf("download: %+v", r)
+	}
+
+	// in answers that have room for one
+	work()
+	const one = wire.SizeProfileRecords + wire.SizeProfileName + 16 + wire.SizeProfileRecord
+	if list, _ = c.readProfile(one, true); len(list) != 5 {
+		t.Fatalf("%d records in small answers", len(list))
+	}
+	// a copy that may go on is kept back once
+	work()
+	if list, _ = c.readProfile(1<<20, false); len(list) != 3 {
+		t.Errorf("%d records, want those that are no copies: %+v", len(list), list)
+	}
+	if list, _ = c.readProfile(1<<20, false); len(list) != 2 {
+		t.Errorf("%d records, want the copies: %+v", len(list), list)
+	}
+	if kinds := c.profile(wire.ProfileMemsets); kinds != wire.ProfileMemsets {
+		t.Errorf("%d is recorded", kinds)
+	}
+	work()
+	if list, _ = c.readProfile(1<<20, true); len(list) != 1 || list[0].Correlation != 10 {
+		t.Errorf("of memsets alone: %+v", list)
+	}
+	c.profile(0)
+	work()
+	if list, _ = c.readProfile(1<<20, true); len(list) != 0 {
+		t.Errorf("recorded afterwards: %+v", list)
+	}
+}
+
+// Without a place for more work is counted, not kept.
+func TestProfileBounded(t *testing.T) {
+	var p profile
+	p.kinds, p.copies, p.fresh = workKinds, map[uint32]int{}, map[uint32]bool{}
+	for i := range profileMost + 5 {
+		p.add(&cuda.Work{Kind: cuda.WorkKernel, Correlation: uint32(i)})
+	}
+	if len(p.work) != profileMost || p.lost != 5 {
+		t.Errorf("%d kept, %d lost", len(p.work), p.lost)
+	}
+}
+
+// A server whose GPUs cannot tell what they do says that nothing is recorded.
+func TestProfileWithoutRecorder(t *testing.T) {
+	c := connect(t, func(cfg *Config) { cfg.GPU = quick{} })
+	if kinds := c.profile(workKinds); kinds != 0 {
+		t.Errorf("%d is recorded", kinds)
+	}
+	if list, _ := c.readProfile(1<<10, true); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+}

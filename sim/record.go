@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+)
+
+// The simulated GPU says what it did when: real times of the goroutines that did it.
+
+var _ cuda.Recorder = (*GPU)(nil)
+
+// recorder is the GPU's part that says whose work is to be told of, and to whom.
+type recorder struct{ of *GPU }
+
+// origin is where work comes from that is to be told of. It travels in the context of the work.
+type origin struct {
+	sink        func(*cuda.Work)
+	correlation uint32
+	stream      *stream
+	node        *node // of a graph that runs; nil: none
+}
+
+type originKey struct{}
+
+// Record begins or ends it.
+func (r *recorder) Record(sink func(*cuda.Work)) error {
+	g := r.of
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.work.origin = nil; sink == nil {
+		return nil
+	}
+	g.work.origin = func(s *stream) *origin {
+		id := g.thread().correlation
+		if id == 0 {
+			return nil
+		}
+		return &origin{sink: sink, correlation: id, stream: s}
+	}
+	return nil
+}
+
+// Correlate names what the calling thread's next calls belong to.
+func (r *recorder) Correlate(id uint32) {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	r.of.thread().correlation = id
+}
+
+// Flush has nothing to do: work is told of before it is done.
+func (*recorder) Flush() {}
+
+// with gives the context of work that comes from o.
+func (o *origin) with(ctx context.Context) context.Context {
+	if o == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, originKey{}, o)
+}
+
+// inNode gives the context of a graph's node.
+func inNode(ctx context.Context, n *node) context.Context {
+	o, _ := ctx.Value(originKey{}).(*origin)
+	if o == nil || n == nil {
+		return ctx
+	}
+	of := *o
+	of.node = n
+	return of.with(ctx)
+}
+
+// telling begins work that may be to be told of; what it gives ends it.
+func telling(ctx context.Context, describe func(*cuda.Work)) func() {
+	o, _ := ctx.Value(originKey{}).(*origin)
+	if o == nil {
+		return func() {}
+	}
+	c := o.stream.ctx
+	w := &cuda.Work{Correlation: o.correlation, Device: cuda.CUdevice(c.dev.ordinal), Context: c.id, Stream: o.stream.id}
+	if n := o.node; n != nil {
+		c.gpu.mu.Lock()
+		w.Graph, w.Node = uint32(n.graph.handle), uint64(n.handle)
+		c.gpu.mu.Unlock()
+	}
+	describe(w)
+	began := time.Now()
+	return func() {
+		w.Start = began.UnixNano()
+		w.End = w.Start + int64(time.Since(began)) // by the clock that nobody sets
+		o.sink(w)
+	}
+}
+
+func (l *launch) describe(w *cuda.Work) {
+	w.Kind, w.Name, w.Grid, w.Block = cuda.WorkKernel, l.fn.entry.Name, l.grid, l.block
+	w.Static, w.Dynamic = uint32(l.fn.entry.SharedSize()), l.shared
+}
+
+func (b *copy3D) describe(m *memory) func(*cuda.Work) {
+	return func(w *cuda.Work) {
+		w.Kind, w.Bytes = cuda.WorkCopy, b.width*b.height*b.depth
+		w.Source, w.Target = m.kindOf(b.src.addr), m.kindOf(b.dst.addr)
+	}
+}
+
+func (f *fill) describe(m *memory) func(*cuda.Work) {
+	return func(w *cuda.Work) {
+		w.Kind, w.Bytes, w.Value = cuda.WorkMemset, f.width*f.height*uint64(f.elem), f.value
+		w.Target = m.kindOf(f.dst)
+	}
+}
+
+func (m *memory) kindOf(addr uint64) cuda.MemoryKind {
+	switch reg := m.find(addr); {
+	case reg == nil:
+		return cuda.MemoryPageable
+	case reg.kind == regionManaged:
+		return cuda.MemoryManaged
+	case reg.kind.host():
+		return cuda.MemoryPinned
+	}
+	return cuda.MemoryDevice
+}
