@@ -341,7 +341,7 @@ func (c *cfront) wireHeader(out *Output) error {
 // exports writes the exported functions, their table, and the linker's version script.
 func (c *cfront) exports(out *Output) error {
 	b := &buffer{}
-	b.f("#include \"calls/calls.h\"\n\n#include <string.h>\n")
+	b.f("#include \"calls/profile.h\"\n\n#include <string.h>\n")
 	for _, f := range c.lib.Funcs {
 		if err := c.export(b, f); err != nil {
 			return err
@@ -357,7 +357,8 @@ func (c *cfront) exports(out *Output) error {
 		if base, _ := c.older(f); base != nil {
 			older = "I_" + base.Name
 		}
-		b.f("  {%q, (void *)%s, %s, %d, %s},\n", f.Name, f.Name, before, c.recorded.early[f.Name], older)
+		b.f("  {%q, (void *)%s, (void *)profiled_%s, %s, %d, %s},\n", f.Name, f.Name, f.Name, before,
+			c.recorded.early[f.Name], older)
 	}
 	b.f("};\n")
 	if err := out.CFile("shim/front/gen/exports_gen.c", b.Bytes()); err != nil {
@@ -385,12 +386,8 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 			form = "SCUDA_PTDS"
 		}
 	}
-	b.f("\nSCUDA_EXPORT int32_t %s(%s) {\n", f.Name, orVoid(decl))
-	if err := emitClears(b, c.lib, f); err != nil {
-		return err
-	}
-	b.f("  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(%s))scuda_divert(I_%s))(%s);\n", orVoid(decl), f.Name,
-		args)
+	// what the function does in a session: alone, and between the two ends that a profiler is told
+	b.f("\nstatic inline __attribute__((always_inline)) int32_t body_%s(%s) {\n", f.Name, orVoid(decl))
 	if older, since := c.older(f); older != nil {
 		b.f("  if (SCUDA_UNLIKELY(scuda_boot.driver_version < %d)) return ((int32_t (*)(%s))scuda_older(I_%s))(%s);\n", since,
 			orVoid(decl), f.Name, args)
@@ -437,7 +434,22 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 		}
 		b.f("  return scuda_answer(I_%s, r);\n", f.Name)
 	}
-	b.f("}\n")
+	b.f("}\n\nSCUDA_EXPORT int32_t %s(%s) {\n", f.Name, orVoid(decl))
+	if err := emitClears(b, c.lib, f); err != nil {
+		return err
+	}
+	b.f("  if (SCUDA_UNLIKELY(!scuda_remote())) return ((int32_t (*)(%s))scuda_divert(I_%s))(%s);\n", orVoid(decl), f.Name,
+		args)
+	b.f("  return body_%s(%s);\n}\n", f.Name, args)
+	b.f("\nstatic int32_t profiled_%s(%s) {\n", f.Name, orVoid(decl))
+	params := "NULL"
+	if args != "" {
+		params = "&params"
+		b.f("  struct { %s; } params = {%s};\n", strings.ReplaceAll(decl, ", ", "; "), args)
+	}
+	b.f("  struct scuda_profiled call;\n")
+	b.f("  if (scuda_inside || !scuda_profile_enter(&call, I_%s, %s)) return body_%s(%s);\n", f.Name, params, f.Name, args)
+	b.f("  return scuda_profile_exit(&call, body_%s(%s));\n}\n", f.Name, args)
 	return nil
 }
 

@@ -7,6 +7,7 @@ package main
 import "C"
 
 import (
+	"slices"
 	"unsafe"
 
 	"scuda.dev/scuda/fatbin"
@@ -33,6 +34,9 @@ func scuda_core_open(shared *C.struct_scuda_shared, boot *C.struct_scuda_boot) C
 	boot.device_count = C.int32_t(len(w.Devices))
 	boot.devices = devices(w.Devices)
 	text(boot.server[:], s.Server())
+	if slices.Contains(w.Capabilities, transport.CapProfile) {
+		boot.profiles = 1
+	}
 	return 0
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/base/core.h.
-const ABI = 7
+const ABI = 8
 
 // Shared is struct scuda_shared of shim/front/base/core.h, which explains it; the front owns the memory.
 type Shared struct {

@@ -21,6 +21,7 @@ enum { CU_MEMHOSTALLOC_DEVICEMAP = 2, CU_MEMHOSTREGISTER_IOMEMORY = 4 };
 enum scuda_mode {
   SCUDA_UNDECIDED,
   SCUDA_REMOTE,      /* cuInit succeeded against a server: the normal paths run */
+  SCUDA_PROFILED,    /* the same, and each call of the program's is told to a profiler (calls/profile.c) */
   SCUDA_CONFIGURED,  /* a server is configured, cuInit has not succeeded yet */
   SCUDA_PASS,        /* calls go to the machine's own driver */
   SCUDA_NONE,        /* neither server nor driver */
@@ -31,6 +32,10 @@ struct scuda_live { _Alignas(4096) _Atomic uint32_t mode; uint8_t rest[4092]; };
 extern struct scuda_live scuda_live;
 static inline int scuda_remote(void) {
   return SCUDA_LIKELY(atomic_load_explicit(&scuda_live.mode, memory_order_relaxed) == SCUDA_REMOTE);
+}
+static inline int scuda_serving(void) { /* there is a session */
+  uint32_t mode = atomic_load_explicit(&scuda_live.mode, memory_order_relaxed);
+  return SCUDA_LIKELY(mode - SCUDA_REMOTE <= SCUDA_PROFILED - SCUDA_REMOTE);
 }
 uint32_t scuda_mode(void);    /* the mode; the first call decides it */
 void *scuda_real_driver(void); /* in the mode PASS: the machine's own driver */
@@ -101,6 +106,7 @@ struct scuda_thread {
   uint64_t recording;          /* the event that the next command records */
   uint32_t shared;             /* the next command uses memory that other processes have as well; see order.c */
   uint64_t answered;           /* ring offset behind the thread's last answered command */
+  uint32_t correlation;        /* of the call that a profiler is told of; 0: none */
   uint64_t per_thread_object;  /* its address stands for the thread's default stream (CTX_STREAM) */
 };
 extern __thread struct scuda_thread *scuda_self __attribute__((tls_model("initial-exec")));

@@ -226,6 +226,14 @@ int scuda_folder_of(const void *self, char *buf, size_t cap) {
   return (size_t)snprintf(buf, cap, "%s", real) < cap;
 }
 
+static void *open_other(const char *path, const struct stat *own, const char *why);
+void *scuda_open_other(const char *path, const void *self, const char *why) {
+  struct stat own = {0};
+  Dl_info info;
+  if (dladdr(self, &info) && info.dli_fname) stat_of(info.dli_fname, &own);
+  return open_other(path, &own, why);
+}
+
 static void *open_other(const char *path, const struct stat *own, const char *why) {
   struct stat st;
   if (stat_of(path, &st) || !S_ISREG(st.st_mode) || (st.st_dev == own->st_dev && st.st_ino == own->st_ino)) return NULL;

@@ -48,5 +48,7 @@ int scuda_folder_of(const void *self, char *buf, size_t cap);
 /* Opens the machine's own library of that name, never the one that holds `self`; NULL when there is none. env_override
  * names a variable with its path. */
 void *scuda_find_real(const char *soname, const char *env_override, const void *self);
+/* a library at a path, unless it is scuda's own or there is none; why: for the log */
+void *scuda_open_other(const char *path, const void *self, const char *why);
 
 #endif

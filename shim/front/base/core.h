@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 7
+#define SCUDA_CORE_ABI 8
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload,
  * bye). tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with
@@ -92,6 +92,7 @@ struct scuda_boot {             /* filled by scuda_core_open */
   int32_t device_count;
   const struct scuda_device *devices;   /* lives as long as the core */
   char server[256];             /* host:port, for messages */
+  uint32_t profiles;            /* 1: the server takes OP_PROFILE */
 };
 
 struct scuda_call {             /* one synchronous call; everything stays the caller's */

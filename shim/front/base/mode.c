@@ -257,7 +257,7 @@ int32_t scuda_version(int32_t *version) {
 
 __attribute__((destructor)) static void at_exit(void) {
   uint32_t mode = atomic_load(&scuda_live.mode);
-  if (mode != SCUDA_REMOTE && mode != SCUDA_CONFIGURED) return;
+  if (mode != SCUDA_REMOTE && mode != SCUDA_PROFILED && mode != SCUDA_CONFIGURED) return;
   set_mode(SCUDA_ENDED);
   scuda_trace_end();
   if (scuda_callbacks.exit) scuda_callbacks.exit();

@@ -121,7 +121,7 @@ static int32_t join(void) {
 
 /* The program is about to say something to another process perhaps. A forked child has no page. */
 static void before_telling(void) {
-  if (scuda_remote() && atomic_load(&scuda_ordering) == SCUDA_ORDER_TOLD)
+  if (scuda_serving() && atomic_load(&scuda_ordering) == SCUDA_ORDER_TOLD)
     scuda_order_tell(__atomic_load_n(&scuda_shared.tail, __ATOMIC_ACQUIRE));
 }
 
@@ -130,7 +130,7 @@ void scuda_order_join(void) {
   atomic_store(&scuda_sharing, 1);
   if (SCUDA_LIKELY(atomic_load(&scuda_ordering))) return;
   scuda_lock(&once);
-  if (!atomic_load(&scuda_ordering) && scuda_remote())
+  if (!atomic_load(&scuda_ordering) && scuda_serving())
     atomic_store(&scuda_ordering, join() ? SCUDA_ORDER_ANSWERED : SCUDA_ORDER_TOLD);
   before_telling();
   void (*hook)(void (*)(void)) = (void (*)(void (*)(void)))dlsym(RTLD_DEFAULT, "scuda_before_telling");

@@ -92,7 +92,7 @@ static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, u
                                   uint64_t context) {
   uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
   uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
-  uint32_t last[2] = {t->ordinal, 0};
+  uint32_t last[2] = {t->ordinal, t->correlation};
   memcpy(p, &size, 4);
   memcpy(p + 4, words, 4);
   memcpy(p + 8, &tail, 8);
@@ -121,7 +121,7 @@ static int put_order(const struct scuda_thread *t) {
 }
 
 int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t payload) {
-  if (SCUDA_UNLIKELY(!scuda_remote()))
+  if (SCUDA_UNLIKELY(!scuda_serving()))
     return atomic_load(&scuda_live.mode) == SCUDA_ENDED ? CUDA_ERROR_DEINITIALIZED : CUDA_ERROR_NOT_INITIALIZED;
   int32_t gone = lost();
   if (SCUDA_UNLIKELY(gone)) return gone;

@@ -23,7 +23,7 @@ static int have_exit_key;
 static void thread_exit(void *state) {
   struct scuda_thread *t = state;
   scuda_self = t; /* the message carries the ordinal that ends */
-  if (scuda_remote()) {
+  if (scuda_serving()) {
     struct wire_thread_exit m = {0};
     scuda_simple(OP_THREAD_EXIT, 0, &m, sizeof m);
   }

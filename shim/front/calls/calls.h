@@ -31,7 +31,7 @@ static inline int32_t scuda_answer(uint32_t i, int32_t result) {
 /* early: the answer before cuInit if not NOT_INITIALIZED. older: the function, by its index, that this one is with a
  * driver that does not know its name, 0: none. Such a name is there for the linker and for dlsym; who finds and calls
  * it knows the older function's parameters (api/gen/names.go). */
-struct scuda_export { const char *name; void *entry; void *before_init; int32_t early, older; };
+struct scuda_export { const char *name; void *entry; void *profiled; void *before_init; int32_t early, older; };
 extern const struct scuda_export scuda_exports[];
 void *scuda_older(uint32_t i);       /* the entry of .older */
 

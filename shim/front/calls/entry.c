@@ -2,6 +2,7 @@
  * which a program begins. */
 #define _GNU_SOURCE
 #include "calls/calls.h"
+#include "calls/profile.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -53,6 +54,8 @@ void *scuda_divert(uint32_t i) {
   switch (scuda_mode()) {
   case SCUDA_REMOTE:
     return e->entry;
+  case SCUDA_PROFILED:
+    return e->profiled;
   case SCUDA_CONFIGURED:
     return before_init(e);
   case SCUDA_PASS: {
@@ -112,6 +115,7 @@ int32_t scuda_hand_cuInit(uint32_t flags) {
   if (!scuda_gpu_count) return CUDA_ERROR_NO_DEVICE;
   uint32_t configured = SCUDA_CONFIGURED;
   atomic_compare_exchange_strong(&scuda_live.mode, &configured, SCUDA_REMOTE);
+  scuda_profile_begins();
   return CUDA_SUCCESS;
 }
 

@@ -91,7 +91,7 @@ static void *drivers_text(const struct scuda_result *r) {
 int32_t scuda_hand_cuGetErrorString(int32_t error, void **text) {
   const struct scuda_result *r = find_result(error);
   if (!text) return CUDA_ERROR_INVALID_VALUE;
-  *text = r ? scuda_remote() ? drivers_text(r) : (void *)r->text : NULL;
+  *text = r ? scuda_serving() ? drivers_text(r) : (void *)r->text : NULL;
   return r ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

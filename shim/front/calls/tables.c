@@ -102,17 +102,20 @@ int32_t scuda_cudart_launch(uint64_t f, uint32_t gx, uint32_t gy, uint32_t gz, u
 
 int32_t scuda_cudart_compilers(void) { return CUDA_SUCCESS; }
 
-/* ---- TOOLS_RUNTIME_CALLBACK_HOOKS: no callback is ever enabled. The counts are checked by the caller and count 32-bit
- * words. ---- */
+/* ---- TOOLS_RUNTIME_CALLBACK_HOOKS: the runtime's calls are told where a profiler sets their flags (profile.c); no
+ * other callback is ever enabled. The counts are checked by the caller and count 32-bit words. ---- */
 
-static const uint32_t runtime_flags[1024], domain_flags[14];
+static const uint32_t domain_flags[14];
 
-int32_t scuda_hooks_deliver(uint32_t id, void *record) { (void)id, (void)record; return CUDA_SUCCESS; }
+int32_t scuda_hooks_deliver(uint32_t id, void *record) {
+  scuda_profile_runtime(id, record);
+  return CUDA_SUCCESS;
+}
 int32_t scuda_hooks_event(uint32_t event, void *record) { (void)event, (void)record; return CUDA_SUCCESS; }
 int32_t scuda_hooks_context_id(uint64_t ctx, uint64_t *id) { return scuda_hand_cuCtxGetId(ctx, id); }
 void scuda_hooks_runtime_flags(const uint32_t **flags, size_t *count) {
-  *flags = runtime_flags;
-  *count = sizeof runtime_flags / sizeof *runtime_flags;
+  *flags = scuda_runtime_flags;
+  *count = SCUDA_RUNTIME_FLAGS;
 }
 void scuda_hooks_domain_flags(const uint32_t **flags, size_t *count) {
   *flags = domain_flags;

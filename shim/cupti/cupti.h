@@ -1,0 +1,89 @@
+/* libcupti.so.12 and .13: CUPTI for programs whose GPU is at a server. What kineto, XLA's tracer and Triton's proton
+ * use of it works; the rest is exported and refused by name. In a process without a session of scuda every call goes to
+ * the program's own CUPTI (entry.c).
+ *
+ * Records of calls are made here, where the calls are. What the GPU did, the server keeps until it is asked (work.c).
+ *
+ * Locks: none is held while code of the program's is called, but for its clock. Whoever holds fetch_lock (work.c) may
+ * take the others, of which none is held while another is taken.
+ */
+#ifndef SCUDA_CUPTI_H
+#define SCUDA_CUPTI_H
+#include "base/common.h"
+#include "base/profile.h"
+#include "gen/wire_gen.h"
+#include "cupti_gen.h"
+
+#include <pthread.h>
+
+#define CUPTI_EXPORT __attribute__((visibility("default")))
+
+typedef long (*cupti_fn)(long, long, long, long, long, long, long, long);
+struct cupti_function { const char *name; cupti_fn own; };
+struct cupti_name { int32_t value; const char *name; };
+extern const struct cupti_function cupti_functions[CUPTI_FUNCTIONS];
+extern const struct cupti_name cupti_results[];
+extern const char *const cupti_driver_names[CUPTI_DRIVER_IDS], *const cupti_runtime_names[CUPTI_RUNTIME_IDS];
+extern const uint16_t cupti_driver_ids[]; /* by the front's index of an exported function */
+extern const uint32_t cupti_driver_exports;
+extern const int cupti_major;             /* of the library: 12, 13 */
+
+/* ---- where a call goes (entry.c) ---- */
+cupti_fn cupti_route(uint32_t function, const void *caller);
+extern const struct scuda_profile_table *cupti_front; /* once a call has come to us */
+
+/* ---- threads (calls.c) ---- */
+enum { CUPTI_EXTERNAL_KINDS = CUPTI_EXTERNAL_CORRELATION_KIND_SIZE, CUPTI_NESTED = 8 };
+struct cupti_stack { uint64_t *ids; uint32_t depth, room; };
+struct cupti_thread {
+  uint32_t number;             /* the kernel's; 0: not asked yet */
+  uint32_t inside;             /* in code of the program's that we called, or in a thread of ours: none is recorded */
+  uint32_t depth;              /* runtime calls that are going on */
+  struct { const uint64_t *record; uint64_t began; uint32_t correlation, told; } runtime[CUPTI_NESTED];
+  struct cupti_stack external[CUPTI_EXTERNAL_KINDS];
+};
+struct cupti_thread *cupti_self(void);
+extern const struct scuda_profiler cupti_profiler;
+uint64_t cupti_real(void);     /* ns since 1970 */
+uint64_t cupti_now(void);      /* the same, or as the program's clock has it */
+
+/* ---- who is called back for what (callback.c) ---- */
+enum { CUPTI_DOMAINS = CUPTI_CB_DOMAIN_SIZE, CUPTI_IDS = 1024 };
+_Static_assert((int)CUPTI_DRIVER_IDS <= (int)CUPTI_IDS && (int)CUPTI_RUNTIME_IDS <= (int)CUPTI_IDS, "callback ids");
+extern _Atomic uint8_t cupti_called[CUPTI_DOMAINS][CUPTI_IDS];
+extern _Atomic uint32_t cupti_callbacks;   /* how many are enabled */
+void cupti_call_back(uint32_t domain, uint32_t id, const void *data);
+
+/* ---- activities (activity.c) ---- */
+enum { CUPTI_KINDS = CUPTI_ACTIVITY_KIND_COUNT };
+extern _Atomic uint8_t cupti_active[CUPTI_KINDS];
+extern _Atomic uint8_t cupti_chosen[2][CUPTI_IDS]; /* of driver, runtime: 1 recorded, 2 not, whatever the kind says */
+typedef uint64_t (*cupti_clock)(void);
+extern cupti_clock _Atomic cupti_program_clock;    /* NULL: ns since 1970 */
+void cupti_write(const void *record, uint32_t bytes);
+void cupti_lost(uint64_t records);
+int cupti_deliver(uint32_t least); /* hands over what there is, if so many bytes; 0: there was less */
+void cupti_update(void);           /* what is recorded or called back for has changed */
+static inline int cupti_kernels(void) {
+  return cupti_active[CUPTI_ACTIVITY_KIND_KERNEL] || cupti_active[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL];
+}
+static inline int cupti_recorded(int runtime, uint32_t id) {
+  uint8_t chosen = id < CUPTI_IDS ? cupti_chosen[runtime][id] : 0;
+  return chosen ? chosen == 1 : cupti_active[runtime ? CUPTI_ACTIVITY_KIND_RUNTIME : CUPTI_ACTIVITY_KIND_DRIVER];
+}
+
+/* ---- the GPU's work (work.c) ---- */
+struct cupti_origin {          /* of work: the call that it came with */
+  uint32_t correlation, thread;
+  uint64_t began;              /* cupti_real */
+  uint8_t source, target;      /* of a copy: enum profile_memory of the pointers that the program gave; 0: not known */
+  uint8_t async;
+};
+void cupti_came_from(const struct cupti_origin *);
+/* a call that waited has returned; stream 0: it waited for all */
+void cupti_waited(uint32_t correlation, uint32_t thread, uint32_t stream, uint64_t end);
+void cupti_work_wanted(uint32_t kinds);    /* of wire.spec's profile; has a thread fetch it */
+void cupti_work_check(void);               /* the server is told what is wanted, where it was not yet */
+void cupti_fetch(uint32_t all);            /* what the server has becomes records */
+extern _Atomic uint32_t cupti_period;      /* ms between deliveries; 0: as buffers fill */
+#endif

@@ -1,0 +1,351 @@
+/* What the GPU did. The server keeps it, by its clock and under the ids that the program's calls have here; it is
+ * fetched by who flushes, and by a thread that runs only while something is recorded.
+ *
+ * Times: a question with its answer says how the clocks stand to each other, to half the time that it took. Then what
+ * cannot be is put right: no work begins before the call that it came with, and none ends after the return of a wait
+ * that was for it. */
+#define _GNU_SOURCE
+#include "cupti.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+_Atomic uint32_t cupti_period;
+enum { FETCH_MS = 100, ANSWER = 1 << 20, SAMPLES = 8, OLD = 1000000000 /* ns */, MUCH = 256 << 10 };
+
+/* ---- where work came from, and who waited for it ---- */
+
+enum { ORIGINS = 1 << 16, WAITS = 1 << 10 };
+static struct cupti_origin *origins;
+static struct wait { uint64_t end; uint32_t correlation, thread, stream; } waits[WAITS];
+static uint32_t wait_count;
+static pthread_mutex_t origin_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The calls in a runtime call have its id: the first began first, and one of them says what is copied. */
+void cupti_came_from(const struct cupti_origin *o) {
+  pthread_mutex_lock(&origin_lock);
+  if (!origins) origins = calloc(ORIGINS, sizeof *origins);
+  if (origins) {
+    struct cupti_origin *at = &origins[o->correlation % ORIGINS], was = *at;
+    *at = *o;
+    if (was.correlation == o->correlation) {
+      at->began = was.began;
+      if (!at->source) {
+        at->source = was.source;
+        at->target = was.target;
+        at->async = was.async;
+      }
+    }
+  }
+  pthread_mutex_unlock(&origin_lock);
+}
+
+void cupti_waited(uint32_t correlation, uint32_t thread, uint32_t stream, uint64_t end) {
+  pthread_mutex_lock(&origin_lock);
+  waits[wait_count++ % WAITS] = (struct wait){end, correlation, thread, stream};
+  pthread_mutex_unlock(&origin_lock);
+}
+
+/* The call that work came with, and when it had ended at the latest. The lock is held. */
+static struct cupti_origin origin_of(const struct wire_profile_record *r, uint64_t now, uint64_t *latest) {
+  struct cupti_origin o = {0};
+  *latest = now;
+  if (origins) o = origins[r->correlation % ORIGINS];
+  if (o.correlation != r->correlation) return (struct cupti_origin){0};
+  uint32_t n = wait_count < WAITS ? wait_count : WAITS;
+  for (uint32_t i = 1; i <= n; i++) { /* from the newest to the oldest that was called later */
+    const struct wait *w = &waits[(wait_count - i) % WAITS];
+    if (w->thread != o.thread) continue;
+    if ((int32_t)(w->correlation - o.correlation) <= 0) break;
+    if ((!w->stream || w->stream == r->stream) && w->end < *latest) *latest = w->end;
+  }
+  return o;
+}
+
+/* ---- clocks; under fetch_lock ---- */
+
+static int64_t offset;         /* the server's less ours */
+static uint64_t offset_trip, offset_at;
+static struct { uint64_t real, program; } before, latest_pair; /* the program's clock beside ours */
+
+static void note_clock(uint64_t asked, uint64_t server, uint64_t answered) {
+  uint64_t trip = answered - asked;
+  if (!offset_at || trip <= offset_trip || answered - offset_at > OLD) {
+    offset = (int64_t)(server - (asked + trip / 2));
+    offset_trip = trip;
+    offset_at = answered;
+  }
+  uint64_t a = cupti_real(), program = cupti_now(), b = cupti_real();
+  latest_pair.real = a + (b - a) / 2;
+  latest_pair.program = program;
+  if (!before.real) before = latest_pair;
+}
+
+/* A time of ours as the program's clock has it. */
+static uint64_t to_program(uint64_t real) {
+  if (!cupti_program_clock) return real;
+  double rate = latest_pair.real > before.real ?
+                (double)(latest_pair.program - before.program) / (double)(latest_pair.real - before.real) : 1;
+  double away = (double)(int64_t)(real - latest_pair.real) * rate;
+  return latest_pair.program + (uint64_t)(int64_t)away;
+}
+
+/* ---- names, which are never forgotten ---- */
+
+enum { NAMES = 1 << 12 };
+static struct name { struct name *next; char text[]; } *names[NAMES];
+
+static const char *intern(const char *text, size_t n) {
+  uint32_t h = 2166136261u;
+  for (size_t i = 0; i < n; i++) h = (h ^ (uint8_t)text[i]) * 16777619u;
+  struct name **list = &names[h % NAMES], *e;
+  for (e = *list; e; e = e->next)
+    if (!strncmp(e->text, text, n) && !e->text[n]) return e->text;
+  if (!(e = malloc(sizeof *e + n + 1))) return "";
+  memcpy(e->text, text, n);
+  e->text[n] = 0;
+  e->next = *list;
+  *list = e;
+  return e->text;
+}
+
+static const char **by_id; /* as the server numbers them */
+static uint32_t ids;
+
+static const char *name_of(uint32_t id) { return id && id <= ids && by_id[id - 1] ? by_id[id - 1] : ""; }
+
+static void keep_name(uint32_t id, const char *text, size_t n) {
+  if (!id || id > ids + 1) return; /* they come in their order */
+  if (id > ids) {
+    const char **more = realloc(by_id, (ids + 1) * sizeof *more);
+    if (!more) return;
+    by_id = more;
+    ids++;
+  }
+  by_id[id - 1] = intern(text, n);
+}
+
+/* ---- records ---- */
+
+/* What was recorded while its kind was enabled is written also when it no longer is. */
+static uint32_t _Atomic kernel_kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL; /* as the program enabled them */
+
+static void write_kernel(const struct wire_profile_record *r, uint64_t start, uint64_t end) {
+  static int64_t grids;
+  struct CUpti_ActivityKernel11 k = {
+    .kind = kernel_kind,
+    .registersPerThread = (uint16_t)r->registers, .start = start, .end = end, .completed = end, .deviceId = r->device,
+    .contextId = r->context, .streamId = r->stream, .gridX = r->grid[0], .gridY = r->grid[1], .gridZ = r->grid[2],
+    .blockX = r->block[0], .blockY = r->block[1], .blockZ = r->block[2], .staticSharedMemory = r->static_shared,
+    .dynamicSharedMemory = r->dynamic_shared, .correlationId = r->correlation, .gridId = (uint64_t)++grids,
+    .name = (uintptr_t)name_of(r->name), .graphNodeId = r->node, .graphId = r->graph};
+  cupti_write(&k, sizeof k);
+}
+
+/* By the kinds of memory at both ends; managed memory counts as the device's. */
+static uint8_t copy_kind(uint8_t source, uint8_t target) {
+  enum { HOST, DEVICE, ARRAY };
+  static const uint8_t places[] = {DEVICE, HOST, HOST, DEVICE, ARRAY, DEVICE};
+  static const uint8_t kinds[3][3] = {
+    [HOST] = {CUPTI_ACTIVITY_MEMCPY_KIND_HTOH, CUPTI_ACTIVITY_MEMCPY_KIND_HTOD, CUPTI_ACTIVITY_MEMCPY_KIND_HTOA},
+    [DEVICE] = {CUPTI_ACTIVITY_MEMCPY_KIND_DTOH, CUPTI_ACTIVITY_MEMCPY_KIND_DTOD, CUPTI_ACTIVITY_MEMCPY_KIND_DTOA},
+    [ARRAY] = {CUPTI_ACTIVITY_MEMCPY_KIND_ATOH, CUPTI_ACTIVITY_MEMCPY_KIND_ATOD, CUPTI_ACTIVITY_MEMCPY_KIND_ATOA}};
+  return source < sizeof places && target < sizeof places ? kinds[places[source]][places[target]] :
+         CUPTI_ACTIVITY_MEMCPY_KIND_UNKNOWN;
+}
+
+static void write_copy(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
+                       uint64_t end) {
+  /* at the server the program's memory is the server's pinned memory */
+  uint8_t source = o->source && r->source != WIRE_PROFILE_MEMORY_DEVICE ? o->source : (uint8_t)r->source,
+          target = o->target && r->target != WIRE_PROFILE_MEMORY_DEVICE ? o->target : (uint8_t)r->target;
+  struct CUpti_ActivityMemcpy6 m = {
+    .kind = CUPTI_ACTIVITY_KIND_MEMCPY, .copyKind = copy_kind(source, target), .srcKind = source, .dstKind = target,
+    .flags = o->async ? CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC : 0, .bytes = r->bytes, .start = start, .end = end,
+    .deviceId = r->device, .contextId = r->context, .streamId = r->stream, .correlationId = r->correlation,
+    .runtimeCorrelationId = r->correlation, .graphNodeId = r->node, .graphId = r->graph, .copyCount = 1};
+  cupti_write(&m, sizeof m);
+}
+
+static void write_memset(const struct wire_profile_record *r, uint64_t start, uint64_t end) {
+  struct CUpti_ActivityMemset4 m = {
+    .kind = CUPTI_ACTIVITY_KIND_MEMSET, .value = r->value, .bytes = r->bytes, .start = start, .end = end,
+    .deviceId = r->device, .contextId = r->context, .streamId = r->stream, .correlationId = r->correlation,
+    .memoryKind = (uint16_t)r->target, .graphNodeId = r->node, .graphId = r->graph};
+  cupti_write(&m, sizeof m);
+}
+
+/* Of a batch: by how much the server's clock is wrong at least, in whichever direction. */
+static int64_t wrong(const struct wire_profile_record *r, uint32_t n, uint64_t now) {
+  int64_t early = 0, late = 0;
+  pthread_mutex_lock(&origin_lock);
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t latest;
+    struct cupti_origin o = origin_of(&r[i], now, &latest);
+    int64_t before_call = (int64_t)(o.began - (r[i].start - (uint64_t)offset)),
+            after_wait = (int64_t)(r[i].end - (uint64_t)offset - latest);
+    if (o.correlation && before_call > early) early = before_call;
+    if (o.correlation && after_wait > late) late = after_wait;
+  }
+  pthread_mutex_unlock(&origin_lock);
+  return early >= late ? early : -late;
+}
+
+static void write_work(const struct wire_profile_record *r, uint64_t now) {
+  uint64_t start = r->start - (uint64_t)offset, end = r->end - (uint64_t)offset, latest;
+  pthread_mutex_lock(&origin_lock);
+  struct cupti_origin o = origin_of(r, now, &latest);
+  pthread_mutex_unlock(&origin_lock);
+  if (o.correlation) {
+    if (end > latest) end = latest;
+    if (start > end) start = end;
+    if (start < o.began) start = o.began;
+    if (end < start) end = start;
+  }
+  start = to_program(start);
+  end = to_program(end);
+  switch (r->kind) {
+  case WIRE_PROFILE_KERNELS: write_kernel(r, start, end); break;
+  case WIRE_PROFILE_COPIES: write_copy(r, &o, start, end); break;
+  case WIRE_PROFILE_MEMSETS: write_memset(r, start, end); break;
+  }
+}
+
+/* ---- fetching ---- */
+
+static uint32_t _Atomic wanted, told, unsettled;
+static _Atomic int running;
+static uint64_t lost;
+static pthread_mutex_t fetch_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* One answer's; not 0: there is more. Under fetch_lock. */
+static int take(const uint8_t *p, uint32_t bytes, uint64_t asked, uint64_t answered) {
+  const struct wire_profile_records *head = (const void *)p;
+  const uint8_t *end = p + bytes;
+  note_clock(asked, head->now, answered);
+  if (head->lost > lost) {
+    cupti_lost(head->lost - lost);
+    lost = head->lost;
+  }
+  p += sizeof *head;
+  for (uint32_t i = 0; i < head->names; i++) {
+    const struct wire_profile_name *n = (const void *)p;
+    if (end - p < (long)sizeof *n || (uint64_t)(end - p) - sizeof *n < ((uint64_t)n->bytes + 7) / 8 * 8) return 0;
+    keep_name(n->id, (const char *)(n + 1), n->bytes);
+    p += sizeof *n + (n->bytes + 7) / 8 * 8;
+  }
+  const struct wire_profile_record *r = (const void *)p;
+  if ((uint64_t)(end - p) / sizeof *r < head->records) return 0;
+  int64_t by = wrong(r, head->records, answered);
+  offset -= by;
+  if (by) offset_trip = 0; /* which only what is older may replace */
+  for (uint32_t i = 0; i < head->records; i++) write_work(&r[i], answered);
+  return head->more && head->records;
+}
+
+/* all: of copies, too, that may go on. Under fetch_lock. */
+static void fetch(uint32_t all) {
+  static uint8_t *answer;
+  if (!answer && !(answer = malloc(ANSWER))) return;
+  int more = told != 0;
+  while (more) {
+    uint32_t got = 0;
+    uint64_t asked = cupti_real();
+    if (cupti_front->serves() != 2 || cupti_front->read(answer, ANSWER, all, &got)) return;
+    more = take(answer, got, asked, cupti_real());
+  }
+}
+
+void cupti_fetch(uint32_t all) {
+  struct cupti_thread *self = cupti_self();
+  self->inside++;
+  pthread_mutex_lock(&fetch_lock);
+  fetch(all);
+  pthread_mutex_unlock(&fetch_lock);
+  self->inside--;
+}
+
+static void nap(uint32_t ms) {
+  struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+  nanosleep(&t, NULL);
+}
+
+static void *run(void *nothing) {
+  cupti_self()->inside = 1;
+  uint64_t delivered = cupti_real();
+  do {
+    while (wanted && cupti_front->serves() == 2) {
+      nap(FETCH_MS);
+      cupti_fetch(0);
+      uint32_t period = cupti_period;
+      int due = period && cupti_real() - delivered >= (uint64_t)period * 1000000;
+      if (cupti_deliver(due ? 0 : MUCH)) delivered = cupti_real();
+    }
+    atomic_store(&running, 0);
+  } while (wanted && cupti_front->serves() == 2 && !atomic_exchange(&running, 1));
+  return nothing;
+}
+
+static void start_thread(void) {
+  sigset_t all, old;
+  pthread_t id;
+  pthread_attr_t a;
+  if (atomic_exchange(&running, 1)) return;
+  sigfillset(&all);
+  pthread_attr_init(&a);
+  pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  if (pthread_create(&id, &a, run, NULL)) atomic_store(&running, 0); /* then flushes alone fetch */
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  pthread_attr_destroy(&a);
+}
+
+/* Tells the server what is wanted, and asks for its clock a few times. Under fetch_lock. */
+static void settle(uint32_t kinds) {
+  static _Atomic int said;
+  uint32_t kept = 0, got = 0;
+  uint64_t clock = 0;
+  fetch(1); /* it forgets what it has */
+  int32_t r = cupti_front->control(kinds, &kept, &clock);
+  lost = 0;
+  ids = 0;
+  told = r ? 0 : kept;
+  if (kinds && kinds != told && !atomic_exchange(&said, 1))
+    cupti_front->log(SCUDA_WARN, r ? "the server does not record profiles: they have the program's calls alone" :
+                     "the server cannot tell what its GPU does: profiles have the program's calls alone");
+  if (!told) return;
+  offset_at = 0;
+  before.real = 0;
+  for (int i = 0; i < SAMPLES; i++) {
+    struct wire_profile_records head;
+    uint64_t asked = cupti_real();
+    if (cupti_front->read(&head, sizeof head, 0, &got)) return;
+    note_clock(asked, head.now, cupti_real());
+  }
+  start_thread();
+}
+
+void cupti_work_check(void) {
+  if (SCUDA_LIKELY(!unsettled)) return;
+  struct cupti_thread *self = cupti_self();
+  self->inside++;
+  pthread_mutex_lock(&fetch_lock);
+  if (unsettled && cupti_front->serves() == 2) {
+    unsettled = 0;
+    settle(wanted);
+  }
+  pthread_mutex_unlock(&fetch_lock);
+  self->inside--;
+}
+
+void cupti_work_wanted(uint32_t kinds) {
+  if (cupti_kernels())
+    kernel_kind = cupti_active[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL] ? CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL :
+                  CUPTI_ACTIVITY_KIND_KERNEL;
+  if (atomic_exchange(&wanted, kinds) == kinds) return;
+  unsettled = 1;
+  cupti_work_check();
+}

@@ -1,0 +1,128 @@
+/* The front's side of a profiler: calls are told to it at both ends, the server is asked for what its GPU did. */
+#include "calls/profile.h"
+
+#include <string.h>
+
+static const struct scuda_profiler *_Atomic attached;
+uint32_t scuda_runtime_flags[SCUDA_RUNTIME_FLAGS];
+
+int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void *params) {
+  const struct scuda_profiler *p = atomic_load(&attached);
+  struct scuda_thread *t = scuda_thread();
+  if (!p) return 0;
+  memset(c, 0, sizeof *c);
+  c->profiler = p;
+  c->function = function;
+  c->name = scuda_exports[function].name;
+  c->params = params;
+  c->context = t->current;
+  c->before = t->correlation;
+  if (!p->enter(c)) return 0;
+  t->correlation = c->correlation;
+  return 1;
+}
+
+int32_t scuda_profile_exit(struct scuda_profiled *c, int32_t result) {
+  scuda_thread()->correlation = c->before;
+  c->result = result;
+  c->profiler->exit(c);
+  return result;
+}
+
+void scuda_profile_runtime(uint32_t id, void *record) {
+  const struct scuda_profiler *p = atomic_load(&attached);
+  if (p) p->runtime(id, record);
+}
+
+/* Between two modes of a session; another mode stays. */
+static void change_mode(uint32_t from, uint32_t to) {
+  atomic_compare_exchange_strong(&scuda_live.mode, &from, to);
+}
+
+void scuda_profile_begins(void) {
+  if (atomic_load(&attached)) change_mode(SCUDA_REMOTE, SCUDA_PROFILED);
+}
+
+int32_t scuda_profile_serves(void) {
+  uint32_t mode = scuda_mode();
+  return mode == SCUDA_REMOTE || mode == SCUDA_PROFILED ? 2 : mode == SCUDA_CONFIGURED;
+}
+
+/* A call that has begun ends with the profiler that it began with: a profiler is never unloaded. */
+int32_t scuda_profile_attach(const struct scuda_profiler *profiler) {
+  if (!scuda_profile_serves()) return CUDA_ERROR_NOT_INITIALIZED;
+  const struct scuda_profiler *now = atomic_load(&attached);
+  if (profiler && now && now != profiler) return CUDA_ERROR_NOT_PERMITTED; /* libcupti.so.12 and .13 are two */
+  atomic_store(&attached, profiler);
+  if (profiler) change_mode(SCUDA_REMOTE, SCUDA_PROFILED);
+  else change_mode(SCUDA_PROFILED, SCUDA_REMOTE);
+  return CUDA_SUCCESS;
+}
+
+uint32_t *scuda_profile_flags(uint32_t *count) {
+  *count = SCUDA_RUNTIME_FLAGS;
+  return scuda_runtime_flags;
+}
+
+/* A call of ours to the server, which may come from within a call of the program's. */
+static int32_t ask(uint32_t op, const void *payload, uint32_t bytes, void *reply, uint32_t cap, uint32_t *got) {
+  if (!scuda_boot.profiles) return CUDA_ERROR_NOT_FOUND; /* an older server does not know the command */
+  struct scuda_self self = scuda_self_begin(scuda_thread()->current);
+  struct scuda_cmd c;
+  int32_t r = scuda_begin(&c, op, SCUDA_ANSWER, bytes);
+  if (!r) {
+    memcpy(c.payload, payload, bytes);
+    r = scuda_call(&c, reply, cap, got);
+  }
+  scuda_self_end(self);
+  return r;
+}
+
+int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now) {
+  struct wire_profile m = {.kinds = kinds};
+  struct wire_profile_state state;
+  uint32_t got = 0;
+  int32_t r = ask(OP_PROFILE, &m, sizeof m, &state, sizeof state, &got);
+  if (r) return r;
+  if (got != sizeof state) return scuda_bad_reply("a profile");
+  *kept = state.kinds;
+  *now = state.now;
+  return CUDA_SUCCESS;
+}
+
+int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got) {
+  struct wire_profile_read m = {.bytes = bytes, .all = all};
+  int32_t r = ask(OP_PROFILE_READ, &m, sizeof m, to, bytes, got);
+  return !r && *got < sizeof(struct wire_profile_records) ? scuda_bad_reply("a profile's records") : r;
+}
+
+void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids) {
+  *ids = (struct scuda_profile_ids){0};
+  if (!context) context = scuda_thread()->current;
+  struct scuda_slot *s = scuda_slot_of(context, KIND_CUcontext), *of = scuda_slot_of(stream, KIND_CUstream);
+  uint64_t id = 0;
+  if (!s || !scuda_serving() || !scuda_context_usable(context)) return;
+  struct scuda_self self = scuda_self_begin(context);
+  ids->device = (uint32_t)s->device;
+  if (!scuda_hand_cuCtxGetId(context, &id)) ids->context = (uint32_t)id;
+  if (of && of->id) ids->stream = (uint32_t)of->id;
+  else if ((of || stream <= 2) && !scuda_wire_cuStreamGetId(stream, &id, per_thread ? SCUDA_PTDS : 0)) {
+    ids->stream = (uint32_t)id;
+    if (of) of->id = id;
+  }
+  scuda_self_end(self);
+}
+
+const char *scuda_profile_kernel(uint64_t function) {
+  void *name = NULL;
+  return scuda_hand_cuFuncGetName(&name, function) ? NULL : name;
+}
+
+uint32_t scuda_profile_memory(uint64_t address) {
+  struct scuda_range r = scuda_range_of(address, SCUDA_AS_ANY);
+  return scuda_range_is_managed(&r) ? WIRE_PROFILE_MEMORY_MANAGED :
+         scuda_range_is_device(&r) ? WIRE_PROFILE_MEMORY_DEVICE :
+         scuda_range_is_pinned(&r) ? WIRE_PROFILE_MEMORY_PINNED : WIRE_PROFILE_MEMORY_PAGEABLE;
+}
+
+void scuda_profile_log(int32_t level, const char *text) { scuda_log(level, "%s", text); }

@@ -1,0 +1,27 @@
+/* What the front has for a profiler in the process: our libcupti.so (shim/cupti), which finds it as a private table of
+ * cuGetExportTable under an id of ours. One profiler at a time. While there is one the mode is SCUDA_PROFILED, so that
+ * calls come to their profiled_ forms; otherwise it costs calls nothing. */
+#ifndef SCUDA_PROFILE_H
+#define SCUDA_PROFILE_H
+#include "calls/calls.h"
+#include "base/profile.h"
+
+enum { SCUDA_RUNTIME_FLAGS = 1024 };
+extern uint32_t scuda_runtime_flags[SCUDA_RUNTIME_FLAGS]; /* by the runtime's callback id: its calls are told */
+void scuda_profile_runtime(uint32_t id, void *record);    /* of cudart, before and after a call */
+void scuda_profile_begins(void);                          /* a session began */
+
+int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void *params); /* 0: it is not told */
+int32_t scuda_profile_exit(struct scuda_profiled *c, int32_t result);
+
+/* the table's functions, see struct scuda_profile_table */
+int32_t scuda_profile_serves(void);
+int32_t scuda_profile_attach(const struct scuda_profiler *profiler);
+uint32_t *scuda_profile_flags(uint32_t *count);
+int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
+int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got);
+void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids);
+const char *scuda_profile_kernel(uint64_t function);
+uint32_t scuda_profile_memory(uint64_t address);
+void scuda_profile_log(int32_t level, const char *text);
+#endif
