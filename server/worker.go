@@ -19,6 +19,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nvml"
+	"scuda.dev/scuda/driver/cupti"
 	"scuda.dev/scuda/driver/real"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/executor"
@@ -71,13 +72,14 @@ type worker struct {
 	images  *imageClient
 	over    atomic.Bool // the session has ended; the process is about to
 
-	gpu     cuda.GPU
-	machine *probe.Machine
-	nvml    nvml.Driver
-	text    *stdio.Capture
-	page    *metrics.Shared
-	seat    *commons.Seat // comes before the session
-	ender   *ender        // of an NVML session; of the goroutine that listens
+	gpu      cuda.GPU
+	recorder cuda.Recorder // nil: the GPU itself
+	machine  *probe.Machine
+	nvml     nvml.Driver
+	text     *stdio.Capture
+	page     *metrics.Shared
+	seat     *commons.Seat // comes before the session
+	ender    *ender        // of an NVML session; of the goroutine that listens
 }
 
 func (w *worker) run() error {
@@ -215,6 +217,7 @@ func (w *worker) openGPU(kind string) (err error) {
 		w.gpu, err = w.openSim()
 	case "real", "auto":
 		w.gpu, err = real.Open(w.cfg.Library)
+		w.recorder = cupti.New("")
 	default:
 		return fmt.Errorf("unknown GPU kind %q; it is real, sim or auto", kind)
 	}
@@ -397,7 +400,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Limits: info.Limits, Abort: w.abort, Log: log, Metrics: w.page.Page, Primary: w.machine.Retained,
-			Sharer: w.sharer, Seat: w.seat, Turn: w.page.Turn, Text: w.text})
+			Sharer: w.sharer, Seat: w.seat, Turn: w.page.Turn, Text: w.text, Recorder: w.recorder})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

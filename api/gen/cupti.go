@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,7 +119,7 @@ func readCUPTI(root string) (*cuptiFacts, error) {
 func parseFamily(line []string) (cuptiFamily, error) {
 	f := cuptiFamily{name: line[0]}
 	last := [2]int{}
-	for _, w := range strings.Fields(line[1]) {
+	for w := range strings.FieldsSeq(line[1]) {
 		var g [2]int
 		if n, err := fmt.Sscanf(w, "%d:%d(", &g[0], &g[1]); n != 2 || err != nil || g[0] <= last[0] || g[1] < last[1] {
 			return f, fmt.Errorf("api/facts/cupti-records.tsv: %q is no later generation of %s", w, line[0])
@@ -140,7 +141,7 @@ func parseRecord(line []string) (cuptiRecord, error) {
 		return r, bad("its size is no multiple of 8")
 	}
 	end := 0
-	for _, w := range strings.Fields(line[3]) {
+	for w := range strings.FieldsSeq(line[3]) {
 		name, place, _ := strings.Cut(w, "@")
 		f := cuptiField{name: name}
 		if n, err := fmt.Sscanf(place, "%d:%d", &f.offset, &f.size); n != 2 || err != nil || f.offset < end {
@@ -202,9 +203,18 @@ func (c *cuptiFacts) goPackage(_ *api.Spec, out *Output) error {
 		}
 		b.f("}},\n")
 	}
+	b.f("}\n\n// Working are the callback ids of the driver's functions that give a GPU kernels, copies or memsets.\n" +
+		"var Working = []uint32{\n")
+	for _, k := range c.callbacks {
+		if !k.runtime && bringsWork.MatchString(k.name) {
+			b.f("%d, // %s\n", k.id, k.name)
+		}
+	}
 	b.f("}\n")
 	return out.GoFile("api/cupti/zz_cupti_gen.go", b.Bytes())
 }
+
+var bringsWork = regexp.MustCompile("^cu(Launch|Memcpy|Memset|GraphLaunch)")
 
 // cType is the type of a field of so many bytes; what is no number is bytes.
 func (f cuptiField) cType() (name, array string) {

@@ -39,7 +39,10 @@ type profile struct {
 }
 
 func newProfile(s *Session, cfg Config) profile {
-	recorder, _ := cfg.GPU.(cuda.Recorder)
+	recorder := cfg.Recorder
+	if recorder == nil {
+		recorder, _ = cfg.GPU.(cuda.Recorder)
+	}
 	return profile{base: &s.base, recorder: recorder}
 }
 

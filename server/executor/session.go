@@ -86,6 +86,8 @@ type Config struct {
 	Beat time.Duration
 	// Text is where the driver's prints arrive; nil when nobody collects them.
 	Text Text
+	// Recorder tells what the GPU does; nil: the GPU itself, if it can.
+	Recorder cuda.Recorder
 }
 
 // Session is one client's session. New makes it, Run carries it out.
