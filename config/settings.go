@@ -81,6 +81,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_MAX_QUEUE", Server: true},
 	{Name: "SCUDA_MAX_VRAM_KEPT", Server: true},
 	{Name: "SCUDA_TURNS", Server: true},
+	{Name: "SCUDA_MPS", Server: true},
 	{Name: "SCUDA_MAX_NVML_SESSIONS", Server: true},
 	{Name: "SCUDA_MAX_SESSIONS_PER_TENANT", Server: true},
 	{Name: "SCUDA_MAX_QUEUE_PER_TENANT", Server: true},

@@ -68,6 +68,10 @@ type Config struct {
 	// TrustedFabric lets sessions with TLS use RDMA, whose bytes nobody protects.
 	TrustedFabric bool
 
+	// MPS says whether workers run under NVIDIA's MPS, with a daemon for each tenant
+	MPS        MPSMode
+	mpsControl string // its control program, instead of the one that is found
+
 	GPU        string // "real", "sim" or "auto" (the real driver where there is one)
 	Library    string // path of the driver library; default libcuda.so.1
 	SimMemory  uint64 // bytes of a simulated GPU, 0: its default

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/mps/mpstest"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/transport"
 )
@@ -27,6 +28,7 @@ const workerEnv = "SCUDA_TEST_WORKER"
 
 // TestMain makes the test binary a worker when the supervisor under test starts it as one.
 func TestMain(m *testing.M) {
+	mpstest.Main()
 	var err error
 	args := append(os.Args, "", "")
 	switch mode := os.Getenv(workerEnv); {

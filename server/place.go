@@ -123,8 +123,8 @@ func (p *places) judge(cfg *Config, facts spawner.Facts) error {
 }
 
 // start starts a worker of a tenant's that writes its log to a pipe, whose other end is the caller's.
-func (p *places) start(of string, profile isolation.Profile, line *os.File) (*spawner.Worker, *os.File, error) {
-	o := spawner.Order{Tenant: spawner.KeyOf(of), Profile: profile, Enclosed: p.enclose}
+func (p *places) start(of, mode string, profile isolation.Profile, line *os.File) (*spawner.Worker, *os.File, error) {
+	o := spawner.Order{Tenant: spawner.KeyOf(of), Profile: profile, Enclosed: p.enclose && mode != modeMPS}
 	if p.users != nil {
 		var err error
 		if o.UID, err = p.users.Of(of); err != nil {

@@ -220,6 +220,21 @@ func (p *pool) take(ctx context.Context) (*process, error) {
 	}
 }
 
+// flush ends the workers that are ready. Those who fill make new ones.
+func (p *pool) flush() {
+	for {
+		p.waiting.Add(1)
+		select {
+		case w := <-p.idle:
+			<-p.counted
+			p.discard(w)
+		default:
+			p.waiting.Add(-1)
+			return
+		}
+	}
+}
+
 // given counts off the client that has just got a worker, before that client goes on.
 func (p *pool) given() {
 	p.waiting.Add(-1)

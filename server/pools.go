@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"scuda.dev/scuda/server/mps"
 )
 
 // A worker is its tenant's before it has a session: it has the tenant's user and folder. So each tenant has a pool of
@@ -19,6 +21,7 @@ const (
 type whose struct {
 	tenant string
 	gpus   string // UUIDs with commas between them; "": all
+	limits mps.Limits
 }
 
 // pools keep workers ready for tenants.
@@ -124,6 +127,21 @@ func (p *pools) retire(tenant whose) bool {
 	}
 	p.wg.Go(t.wg.Wait)
 	return true
+}
+
+// replace has a tenant's ready workers replaced.
+func (p *pools) replace(tenant string) {
+	p.mu.Lock()
+	var list []*pool
+	for of, t := range p.by {
+		if of.tenant == tenant {
+			list = append(list, t.pool)
+		}
+	}
+	p.mu.Unlock()
+	for _, t := range list {
+		t.flush()
+	}
 }
 
 // wait waits until all pools have ended with their context.

@@ -15,6 +15,7 @@ import (
 	"scuda.dev/scuda/server/isolation"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/server/mps"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/server/turn"
 	"scuda.dev/scuda/transport"
@@ -41,6 +42,7 @@ const (
 const (
 	modeCUDA = "cuda"
 	modeNVML = "nvml"
+	modeMPS  = "mps" // keeps a tenant's daemon
 )
 
 type workerConfig struct {
@@ -58,6 +60,9 @@ type workerConfig struct {
 	GPUDirect  executor.GPUDirect
 	Isolation  isolation.Mode
 	Profile    isolation.Profile
+	MPS        string // NVIDIA's control program; "": the worker runs without MPS
+	MPSLimits  mps.Limits
+	MPSGPUs    int  // how many GPUs the worker sees; 0: nobody knows yet
 	Settings   bool // NVML functions that change settings are carried out
 	LogLevel   int
 	LogFormat  config.LogFormat
@@ -122,6 +127,9 @@ type process struct {
 	got    turn.Got              // what came of them, once it has ended. Guarded by turns.mu
 	grant  atomic.Pointer[grant]
 	asking atomic.Bool // for an image
+	asked  requests    // of a process that keeps an MPS daemon
+	mps    *daemon     // whose client it is; nil: none's
+	parted atomic.Bool // the daemon was told that it ends
 }
 
 // noticeInfo is what a session's client is told.
@@ -147,26 +155,32 @@ func (s *supervisor) startProcess(ctx context.Context, mode string, of whose) (*
 
 func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*process, error) {
 	wc, shares, pages := s.workerConfig(mode, of), s.shares, &s.metrics.Pages
+	client, err := s.mps.prepare(ctx, &wc, of)
+	if err != nil {
+		return nil, err
+	}
 	line, theirs, err := handoff.Pair()
 	if err != nil {
+		client.leave()
 		return nil, err
 	}
 	var worker *spawner.Worker
 	var says *os.File
 	page, err := pages.Add()
 	if err == nil {
-		if worker, says, err = s.places.start(of.tenant, wc.Profile, theirs); err != nil {
+		if worker, says, err = s.places.start(of.tenant, mode, wc.Profile, theirs); err != nil {
 			pages.Remove(page)
 		}
 	}
 	theirs.Close()
 	if err != nil {
 		line.Close()
+		client.leave()
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
 	p := &process{
 		Worker: worker, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
-		tenant: of.tenant, profile: wc.Profile, slot: page.Turn,
+		tenant: of.tenant, profile: wc.Profile, slot: page.Turn, mps: client,
 	}
 	p.glance = func() metrics.Glance { return pages.Glance(page) }
 	text := s.follow(worker, says)
@@ -187,6 +201,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*pr
 		p.final = pages.Glance(page)
 		s.turns.end(p)
 		pages.Remove(page)
+		client.leave()
 		close(p.exited)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -196,7 +211,7 @@ func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*pr
 	case <-ctx.Done():
 		err = fmt.Errorf("worker %d did not get ready: %w", p.pid(), context.Cause(ctx))
 	}
-	if err == nil {
+	if err == nil && mode != modeMPS { // which is NVIDIA's, and reads nothing of clients
 		p.ready.Isolation.Add(s.places.given)
 		err = p.ready.Isolation.Check(s.cfg.Isolation)
 	}
@@ -252,6 +267,10 @@ func (p *process) listen(shares *shelf) {
 			continue
 		}
 		closeFD(m.FD)
+		if m.Type == msgAnswered {
+			_ = p.asked.answered(m) // nobody waits any more
+			continue
+		}
 		if m.Type == msgWho {
 			p.answerWho()
 			continue
@@ -277,15 +296,24 @@ func (p *process) gone() bool {
 	}
 }
 
-// kill ends the process at once; the driver frees what it held.
+// kill ends the process at once; the driver frees what it held. An MPS server takes leave of it first.
 func (p *process) kill() {
+	p.part()
 	if p.Kill() != nil { // it has ended, or its spawner has: then it ends with its line
 		p.line.Close()
 	}
 }
 
+// part has the MPS server whose client the process is take leave of it, once.
+func (p *process) part() {
+	if p.mps != nil && !p.gone() && !p.parted.Swap(true) {
+		p.mps.farewell(p.PID)
+	}
+}
+
 // end ends a process that has no session, and waits until it is gone.
 func (p *process) end() {
+	p.part()
 	p.line.Close()
 	p.kill()
 	<-p.exited

@@ -22,6 +22,7 @@ import (
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
+	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/transport"
 )
@@ -59,6 +60,7 @@ type supervisor struct {
 	leases    *lease.Book
 	desk      *admin.Port // set before the first connection is accepted
 	turns     *turns      // nil: sessions do not take turns
+	mps       *daemons    // nil: workers run without MPS
 	granting  sync.Mutex  // held while a tenant makes a lease
 }
 
@@ -109,6 +111,9 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer func() { _ = s.places.close() }()
+	if s.mps, err = openMPS(s); err != nil {
+		return err
+	}
 	defer s.gpus.close()
 	port, err := s.openMetrics(ctx)
 	if err != nil {
@@ -140,11 +145,13 @@ func Serve(ctx context.Context, cfg Config) error {
 		})
 	})
 	defer s.workers.Wait()
+	defer s.mps.close()
 	defer s.nvmlPools.wait()
 	defer s.pools.wait()
 	defer cool()
 	if sole := cfg.Tenants.Sole(); sole != "" && len(cfg.Tenants.Terms(sole).GPUs) == 0 {
-		s.pools.keep(whose{tenant: sole})
+		terms, limits := cfg.Tenants.Terms(sole), cfg.Tenants.Limits(sole, *cfg.Limits)
+		s.pools.keep(whoseOf(s, bearer{Identity: tenant.Identity{Name: sole}}, &terms, &limits))
 		s.nvmlPools.keep(whose{tenant: sole})
 	} else { // nobody knows who comes first: one worker says what this machine has
 		p, err := s.startCUDA(warm, whose{})

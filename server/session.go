@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -295,9 +294,9 @@ func randomHex(bytes int) string {
 // openSession admits a CUDA client and gives it a worker; it returns when the session is over. An error is one that the
 // client has to be told.
 func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
-	return s.serveSession(c, log, false, func(ctx context.Context, gpus []string) (*process, error) {
+	return s.serveSession(c, log, false, func(ctx context.Context, of whose) (*process, error) {
 		for {
-			p, err := s.pools.take(ctx, whose{c.who.Name, strings.Join(gpus, ",")})
+			p, err := s.pools.take(ctx, of)
 			if err == nil && p.profile != s.profile(modeCUDA, c.who.Name) {
 				p.end() // it was made before the tenants file was read again
 				continue
@@ -312,7 +311,7 @@ func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
 
 // openNVML does the same for an NVML client.
 func (s *supervisor) openNVML(c arrival, log *slog.Logger) error {
-	return s.serveSession(c, log, true, func(ctx context.Context, _ []string) (*process, error) {
+	return s.serveSession(c, log, true, func(ctx context.Context, _ whose) (*process, error) {
 		return s.nvmlPools.take(ctx, whose{tenant: c.who.Name})
 	})
 }
@@ -330,7 +329,7 @@ func devicesWithin(devices []transport.Device, quota uint64) []transport.Device 
 }
 
 func (s *supervisor) serveSession(
-	c arrival, log *slog.Logger, nvml bool, worker func(context.Context, []string) (*process, error),
+	c arrival, log *slog.Logger, nvml bool, worker func(context.Context, whose) (*process, error),
 ) error {
 	if err := s.closed(); err != nil {
 		return err
@@ -359,7 +358,7 @@ func (s *supervisor) serveSession(
 		return err
 	}
 	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer), false)
-	p, err := worker(ctx, terms.GPUs)
+	p, err := worker(ctx, whoseOf(s, c.who, &terms, &limits))
 	attended()
 	if err != nil {
 		if errors.As(err, new(*refusal)) {

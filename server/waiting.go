@@ -72,7 +72,11 @@ func (s *supervisor) roomFor(l *config.Limits) queue.Limits {
 func (s *supervisor) takePlace(c arrival, log *slog.Logger, mine place, terms lease.Terms) (leave func(), err error) {
 	perTenant := func() uint64 {
 		limits := s.cfg.Tenants.Limits(mine.tenant, *s.cfg.Limits)
-		return s.sessions.perTenant(mine.kind, &limits, s.soleTenant())
+		most := s.sessions.perTenant(mine.kind, &limits, s.soleTenant())
+		if mine.kind == cudaSession {
+			most = s.mps.bound(most)
+		}
+		return most
 	}
 	if mine.kind == nvmlSession {
 		if err := s.sessions.admit(mine, perTenant()); err != nil {

@@ -110,13 +110,16 @@ func (w *worker) run() error {
 	own := stdio.Private()
 	w.log = slog.New(w.cfg.LogFormat.Handler(own, slog.Level(w.cfg.LogLevel))).With("worker", os.Getpid())
 	slog.SetDefault(w.log)
-	if w.cfg.Mode != modeNVML {
+	if w.cfg.Mode == modeCUDA {
 		if err := debug.SetCrashOutput(own, debug.CrashOptions{}); err != nil {
 			return err
 		}
 		if w.text, err = stdio.Redirect(); err != nil {
 			return err
 		}
+	}
+	if w.cfg.Mode == modeMPS {
+		return w.keepMPS()
 	}
 	ready, err := w.open()
 	if err == nil {
@@ -181,6 +184,9 @@ func (w *worker) open() (*readyInfo, error) {
 		return info, err
 	}
 	info := &readyInfo{GPU: w.cfg.GPU}
+	if err := w.joinMPS(); err != nil {
+		return nil, err
+	}
 	if w.cfg.Visible != "" {
 		if err := os.Setenv(sim.VisibleDevices, w.cfg.Visible); err != nil { // the C library's environment as well
 			return nil, err

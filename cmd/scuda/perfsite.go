@@ -17,6 +17,7 @@ import (
 	"scuda.dev/scuda/perf"
 	"scuda.dev/scuda/perf/delay"
 	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/server/mps"
 )
 
 // openSite prepares where a suite's entries run.
@@ -70,8 +71,11 @@ func (o *site) open(ctx context.Context, s perf.Site) (*perf.Where, error) {
 	o.then(func() { _ = os.RemoveAll(folder) })
 	args := []string{"serve", onLoopback + ":0", "--log", "error", "--admin", filepath.Join(folder, "admin"),
 		"--state-dir", filepath.Join(folder, "state")}
-	if s.Mode == perf.Turns {
+	switch s.Mode {
+	case perf.Turns:
 		args = append(args, "--turns")
+	case perf.MPS:
+		args = append(args, "--mps", "on")
 	}
 	switch s.Place {
 	case perf.Sim:
@@ -81,15 +85,9 @@ func (o *site) open(ctx context.Context, s perf.Site) (*perf.Where, error) {
 	default:
 		args = append(args, "--gpu", "real", "--transport", "tcp")
 	}
-	served := env
-	if s.Mode == perf.MPS {
-		if served, err = o.daemon(ctx, env); err != nil {
-			return nil, err
-		}
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	o.then(cancel)
-	address, wait, err := startServer(ctx, served, args)
+	address, wait, err := startServer(ctx, args)
 	if err != nil {
 		return nil, err
 	}
@@ -129,9 +127,6 @@ func leased(ctx context.Context, folder string, env []string, p *perf.Party) ([]
 	return setEnv(setEnv(env, "SCUDA_TOKEN", g.Credential), "SCUDA_TOKEN_FILE", ""), nil
 }
 
-// mpsControl is NVIDIA's program that MPS is started and told by.
-const mpsControl = "nvidia-cuda-mps-control"
-
 // daemon starts an MPS daemon of this user, which ends with the site, and gives the environment of its clients.
 func (o *site) daemon(ctx context.Context, env []string) ([]string, error) {
 	folder, err := os.MkdirTemp("", "scuda-mps-")
@@ -140,13 +135,13 @@ func (o *site) daemon(ctx context.Context, env []string) ([]string, error) {
 	}
 	o.then(func() { _ = os.RemoveAll(folder) })
 	env = setEnv(setEnv(env, "CUDA_MPS_PIPE_DIRECTORY", folder), "CUDA_MPS_LOG_DIRECTORY", folder)
-	p := exec.CommandContext(ctx, mpsControl, "-d")
+	p := exec.CommandContext(ctx, mps.Program, "-d")
 	p.Env = env
 	if out, err := p.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("no MPS: %s -d: %w: %s", mpsControl, err, strings.TrimSpace(string(out)))
+		return nil, fmt.Errorf("no MPS: %s -d: %w: %s", mps.Program, err, strings.TrimSpace(string(out)))
 	}
 	o.then(func() {
-		p := exec.Command(mpsControl)
+		p := exec.Command(mps.Program)
 		p.Env, p.Stdin = env, strings.NewReader("quit -t 10\n")
 		_ = p.Run() // what does not end by it was ended by others
 	})
@@ -154,13 +149,12 @@ func (o *site) daemon(ctx context.Context, env []string) ([]string, error) {
 }
 
 // startServer starts a server and gives its address; wait waits for its end, which comes when ctx is done.
-func startServer(ctx context.Context, env, args []string) (address string, wait func(), err error) {
+func startServer(ctx context.Context, args []string) (address string, wait func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", nil, err
 	}
 	p := exec.CommandContext(ctx, self, args...)
-	p.Env = env
 	p.Cancel = func() error { return p.Process.Signal(os.Interrupt) }
 	var text strings.Builder
 	p.Stderr = &text

@@ -22,6 +22,7 @@ import (
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/isolation"
+	"scuda.dev/scuda/server/mps"
 	"scuda.dev/scuda/sim"
 	"scuda.dev/scuda/transport/rdma"
 )
@@ -29,7 +30,7 @@ import (
 // serveFlags are the options of `scuda serve`, beside -l (token-file and log have a meaning for clients, too).
 var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
-	"max-sessions-per-client", "max-queue", "max-vram-kept", "turns", "max-nvml-sessions",
+	"max-sessions-per-client", "max-queue", "max-vram-kept", "turns", "mps", "max-nvml-sessions",
 	"usage-log", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics", "admin",
 	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
@@ -68,6 +69,7 @@ type serveOptions struct {
 	cacheSize config.Size
 	share     bool
 	turns     bool
+	mps       string
 	sessions  int
 	client    int
 	queue     int
@@ -182,6 +184,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.turns, "turns", false,
 		"have sessions take turns on a GPU by the share and class of their leases and tenants, where those differ; without "+
 			"it the driver treats all sessions alike")
+	f.StringVar(&o.mps, "mps", string(server.MPSOff),
+		"`WHEN` the programs of a tenant share GPUs by NVIDIA's MPS, without taking turns among themselves: on, off or auto "+
+			"(where "+mps.Program+" is there); the server runs a daemon for each tenant (not tried on a GPU yet)")
 	f.IntVar(&o.nvml, "max-nvml-sessions", server.DefaultNVML, "`N` programs at once that use NVML, 0: no limit")
 	o.limits = config.DefaultLimits()
 	for i := range config.LimitTable {
@@ -285,6 +290,9 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	}
 	if err := o.readTrust(c); err != nil {
 		return nil, err
+	}
+	if c.MPS, err = server.ParseMPS(o.mps); err != nil {
+		return nil, fmt.Errorf("--mps: %w", err)
 	}
 	if c.Isolation, err = isolation.ParseMode(o.isolation); err != nil {
 		return nil, fmt.Errorf("--isolation: %w", err)

@@ -1,0 +1,270 @@
+package server
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/server/admin"
+	"scuda.dev/scuda/server/lease"
+	"scuda.dev/scuda/server/mps"
+	"scuda.dev/scuda/server/mps/mpstest"
+	"scuda.dev/scuda/server/spawner"
+	"scuda.dev/scuda/server/tenant"
+	"scuda.dev/scuda/transport"
+)
+
+// underMPS serves with a stand-in for NVIDIA's program, and gives where tenants have their folders.
+func underMPS(t *testing.T, change func(*Config)) (*testServer, *admin.Client, string) {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "mps") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	s, c := administered(t, func(c *Config) {
+		c.MPS, c.mpsControl, c.Workers.Folder = MPSOn, mpstest.Install(t), filepath.Join(folder, "w")
+		if change != nil {
+			change(c)
+		}
+	})
+	return s, c, filepath.Join(folder, "w")
+}
+
+// pipes are the folders of the daemons of tenants.
+func pipes(t *testing.T, folder string) []string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(folder, "*", "mps"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// Each tenant has a daemon in its own folder; a session that is ended is taken leave of while its process lives, and
+// all daemons end with the server.
+func TestMPSOfTenants(t *testing.T) {
+	s, c, folder := underMPS(t, func(c *Config) { c.Tenants = registry(t, aliceAndBob) })
+	var workers []int
+	for _, token := range []string{"alice-token", "bob-token"} {
+		s.token = []byte(token)
+		s.open(transport.KindCUDA)
+	}
+	all := list(t, c, 2)
+	for _, x := range all {
+		workers = append(workers, x.Worker)
+		env := environOf(t, x.Worker)
+		if env["HOME"] == "" || env["HOME"] == "/" {
+			t.Errorf("the worker of %s is at home in %q", x.Tenant, env["HOME"])
+		}
+	}
+	if list := pipes(t, folder); len(list) != 2 {
+		t.Fatalf("the daemons are in %q", list)
+	}
+	for _, p := range pipes(t, folder) {
+		text := strconv.Itoa(workers[0]) + "\n" + strconv.Itoa(workers[1]) + "\n"
+		if err := os.WriteFile(filepath.Join(p, mpstest.Clients), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.End(t.Context(), all[0].ID, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	want := "terminate_client " + strconv.Itoa(mpstest.Server) + " " + strconv.Itoa(workers[0]) + " alive\n"
+	told := 0
+	for _, p := range pipes(t, folder) {
+		text := readText(t, filepath.Join(p, mpstest.Commands))
+		told += strings.Count(text, want)
+		if strings.Contains(text, "terminate_client "+strconv.Itoa(mpstest.Server)+" "+strconv.Itoa(workers[1])) {
+			t.Errorf("the other one was ended, too:\n%s", text)
+		}
+	}
+	if told != 1 {
+		t.Errorf("%d daemons were told %q", told, want)
+	}
+	list(t, c, 1)
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pipes(t, folder) {
+		control := mps.Control{Program: mpstest.Install(t), Folder: p}
+		if _, err := mps.Servers(t.Context(), &control); err == nil {
+			t.Errorf("the daemon in %s goes on", p)
+		}
+	}
+}
+
+// environOf is what a process was started with.
+func environOf(t *testing.T, pid int) map[string]string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{}
+	for v := range strings.SplitSeq(string(b), "\x00") {
+		name, value, _ := strings.Cut(v, "=")
+		env[name] = value
+	}
+	return env
+}
+
+// A daemon that dies is started again, sessions go on meanwhile, and ready workers, whose contexts are lost, are
+// replaced.
+func TestMPSDaemonDies(t *testing.T) {
+	s, c, folder := underMPS(t, nil)
+	a := s.open(transport.KindCUDA)
+	s.until("a daemon", func() bool { return strings.Count(s.log.String(), "an MPS daemon was started") == 1 })
+	pipe := pipes(t, folder)[0]
+	control := mps.Control{Program: mpstest.Install(t), Folder: pipe}
+	if _, err := control.Ask(t.Context(), "quit"); err != nil {
+		t.Fatal(err)
+	}
+	s.logged("an MPS daemon has ended")
+	if !a.alive() {
+		t.Error("the session has ended with the daemon")
+	}
+	s.until("a new session, and a new daemon for it", func() bool {
+		_, err := s.dial(hello(transport.KindCUDA))
+		return err == nil
+	})
+	if n := strings.Count(s.log.String(), "an MPS daemon was started"); n != 2 {
+		t.Errorf("a daemon was started %d times", n)
+	}
+	if _, err := mps.Servers(t.Context(), &control); err != nil {
+		t.Errorf("the new one: %v", err)
+	}
+	_ = c
+}
+
+// What a lease says becomes limits of its workers; a tenant's sessions have no others, and workers are told apart by
+// what they have.
+func TestMPSLimits(t *testing.T) {
+	s := supervising(t, "a token=token-of-a share=50\n", nil)
+	id, limits := tenant.Identity{Name: "a"}, config.Limits{}
+	if of := whoseOf(s, bearer{id, "x"}, &lease.Terms{Share: 25}, &limits); of != (whose{tenant: "a"}) {
+		t.Errorf("without MPS: %+v", of)
+	}
+	s.mps = &daemons{s: s}
+	limits.LeaseVRAM = config.GiB
+	for _, c := range []struct {
+		who  bearer
+		want mps.Limits
+	}{
+		{bearer{id, "x"}, mps.Limits{Percent: 25, Memory: 2 << 30}}, {bearer{Identity: id}, mps.Limits{Memory: 2 << 30}},
+	} {
+		of := whoseOf(s, c.who, &lease.Terms{Share: 25, GPUs: []string{"GPU-1", "GPU-2"}}, &limits)
+		if of.limits != c.want || of.gpus != "GPU-1,GPU-2" {
+			t.Errorf("%+v: %+v", c.who, of)
+		}
+	}
+	s.cfg.Warm = 3
+	for limit, want := range map[uint64]uint64{0: 57, 10: 10, 57: 57, 100: 57} {
+		if got := s.mps.bound(limit); got != want {
+			t.Errorf("of %d sessions %d are allowed, not %d", limit, got, want)
+		}
+	}
+	if got := (*daemons)(nil).bound(100); got != 100 {
+		t.Errorf("without MPS %d", got)
+	}
+}
+
+// What the server lacks for MPS is an error where it is asked for, and said otherwise.
+func TestMPSIsMissing(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		says   string
+	}{
+		{func(c *Config) { c.Workers.Folder = "" }, "no folders of their own"},
+		{func(*Config) { t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps") }, "an MPS of yours (/run/mps)"},
+	} {
+		cfg := Config{Addr: "127.0.0.1:0", GPU: "sim", CacheDir: "none", SameUser: true, MPS: MPSOn,
+			mpsControl: "/nonexistent", Workers: spawner.Config{Cgroup: spawner.CgroupNone,
+				Folder: filepath.Join(t.TempDir(), "w")}}
+		c.change(&cfg)
+		err := Serve(t.Context(), cfg)
+		if !errors.Is(err, ErrMPS) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%v, not %q", err, c.says)
+		}
+		t.Setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+	}
+	s, _, folder := underMPS(t, func(c *Config) { c.MPS = MPSAuto })
+	s.open(transport.KindCUDA)
+	if s.logged(`msg="workers run without MPS" reason="the GPUs are simulated"`); len(pipes(t, folder)) > 0 {
+		t.Error("there is a daemon")
+	}
+	for _, text := range []string{"on", "off", "auto"} {
+		if m, err := ParseMPS(text); err != nil || string(m) != text {
+			t.Errorf("%s: %v, %v", text, m, err)
+		}
+	}
+	if _, err := ParseMPS("yes"); !errors.Is(err, ErrMPS) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A daemon that cannot be started is tried again after a pause that grows, and clients are told.
+func TestMPSDaemonIsBroken(t *testing.T) {
+	s := &supervisor{}
+	x := &daemon{of: &daemons{s: s, by: map[string]*daemon{}}, tenant: "a"}
+	var waits []time.Duration
+	for range 8 {
+		x.fails(errors.New("it is broken"))
+		waits = append(waits, x.wait)
+	}
+	if !slices.IsSorted(waits) || waits[0] != mpsLeastWait || waits[7] != mpsMostWait {
+		t.Errorf("it waits %v", waits)
+	}
+	if err := x.run(t.Context()); err == nil || !strings.Contains(err.Error(), "it failed, and is started again in ") {
+		t.Errorf("got %v", err)
+	}
+	x.of.by["a"] = x
+	x.workers = mps.Contexts
+	if _, err := x.of.join(t.Context(), whose{tenant: "a"}); err == nil || !strings.Contains(err.Error(), "room for 60") {
+		t.Errorf("a server that is full: %v", err)
+	}
+}
+
+// A worker's driver finds the daemon by the worker's environment.
+func TestMPSEnvironment(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	for _, name := range []string{"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+		"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"} {
+		t.Setenv(name, "") // and afterwards as before
+	}
+	w := &worker{}
+	if err := w.joinMPS(); err != nil || os.Getenv("CUDA_MPS_PIPE_DIRECTORY") != "" {
+		t.Errorf("without MPS: %v", err)
+	}
+	w.cfg = workerConfig{MPS: "/x", MPSLimits: mps.Limits{Percent: 30, Memory: 1 << 30}, MPSGPUs: 1}
+	if err := w.joinMPS(); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"CUDA_MPS_PIPE_DIRECTORY": filepath.Join(home, "mps"),
+		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1024M"} {
+		if got := os.Getenv(name); got != want {
+			t.Errorf("%s=%s, not %s", name, got, want)
+		}
+	}
+	t.Setenv("HOME", "/")
+	if err := w.joinMPS(); !errors.Is(err, mps.ErrFolder) {
+		t.Errorf("without a folder: %v", err)
+	}
+}
