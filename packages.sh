@@ -14,11 +14,11 @@ set_of() {
     build) echo gcc=gcc libc6-dev=/usr/include/stdio.h make=make git=git \
       ca-certificates=/etc/ssl/certs/ca-certificates.crt libibverbs-dev=/usr/include/infiniband/verbs.h ;;
     # C++ for the test of our cuda.h, strace for the tests that watch connections, Java and Python for programs in such,
-    # a browser for the report's test, systemd for that of the units, sshd for those of scuda run --on, Lua (the one of
-    # Debian's Slurm) for that of Slurm's plugins.
+    # a browser for the report's test, systemd for that of the units, sshd and ip for those of scuda run --on, Lua (the
+    # one of Debian's Slurm) for that of Slurm's plugins.
     test) echo g++=g++ strace=strace python3=python3 default-jre-headless=java chromium=chromium \
       systemd=systemd-analyze systemd-container=systemd-nspawn openssh-client=ssh openssh-server=/usr/sbin/sshd \
-      lua5.1=lua5.1 ;;
+      lua5.1=lua5.1 iproute2=ip ;;
     # clang makes the programs of the probes, which are compared with those that are committed.
     lint) echo clang=clang llvm=llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h ;;
     release) echo gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc \

@@ -200,6 +200,52 @@ func TestOn(t *testing.T) {
 	if err != nil || len(list) != 1 {
 		t.Errorf("there is %q, %v", list, err)
 	}
+	if list, err = filepath.Glob(h.home + "/.local/state/scuda/*"); err != nil || len(list) > 0 {
+		t.Errorf("it leaves %q, %v", list, err)
+	}
+}
+
+// Where the machine is reached, the program connects to it directly, under TLS, and everything ends as without; where
+// it is not, one line says so, and the connections go through ssh.
+func TestOnDirect(t *testing.T) {
+	h := newSSHHost(t)
+	direct := func(on string, args ...string) *process {
+		return start(t, h.env, scuda, append([]string{"run", "--on", on, "--direct", "--serve-flags", "--gpu " + gpu +
+			" --log info", "--"}, args...)...)
+	}
+	const through = "scuda: connections to there go through ssh: the server there is not reached directly: "
+	p := direct("there", "sh", "-c", `echo "at $SCUDA_SERVER by $SCUDA_FINGERPRINT"; exec "$0" "$1"`, program("compute"),
+		kernels)
+	h.ends(p, 0, "at 127.0.0.2:", "by sha256:")
+	if strings.Contains(p.err.String(), through) {
+		t.Errorf("it goes through ssh:\n%s", p.err)
+	}
+	h.left()
+	h.ends(direct("there", program("nvml")), 0)
+	held := direct("there", program("hold"), kernels, "8", "loop")
+	held.await(held.out, "^ready$")
+	h.kill("/usr/bin/ssh ", syscall.SIGKILL)
+	held.wait(patience)
+	if !strings.Contains(held.err.String(), "the connection to there is gone") {
+		t.Errorf("it does not say what happened:\n%s", held.err)
+	}
+	h.left()
+	ask(t, nil, 2, "run", "--direct", "--", "true")
+
+	// A machine whose ports others do not reach: its server has a network of its own there, but for ssh's.
+	bin, _, _ := strings.Cut(strings.TrimPrefix(h.env[0], "PATH="), ":")
+	text := "#!/bin/sh\ntest \"$1 $2 $3\" = 'exec -i box' || exit 1\nshift 3\nunset SCUDA_TEST_MARK\nexport HOME=" +
+		h.home + " XDG_CACHE_HOME= SSH_CONNECTION=\n" +
+		"exec unshare --map-root-user --net sh -c 'ip link set lo up; exec \"$@\"' sh \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "docker"), []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p = direct("docker://box", program("init"))
+	h.ends(p, 0, "cuInit = 0",
+		"scuda: connections to docker://box go through docker: the server there is not reached directly: ")
+	if n := strings.Count(p.err.String(), "go through"); n != 1 {
+		t.Errorf("it says so %d times", n)
+	}
 }
 
 // Several programs at once, the first time.

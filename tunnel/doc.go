@@ -9,6 +9,10 @@
 //   - The far side ([Serve]) is that copy: a server on loopback for those who have the token, which the near side made
 //     for this run. It ends when its input does.
 //
+// Where the program wishes it, and the hosts reach each other, its connections go directly to the server, which then
+// listens for other machines as well: under TLS, with a key that came by the command (reach). The command stays: it is
+// what both sides end with.
+//
 // Both sides' connections share the one stream of bytes as frames ([Header]). Each has a window of its own, so that one
 // that nobody reads stops no other: a session's connections wait for each other.
 //

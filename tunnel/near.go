@@ -37,10 +37,11 @@ type Wish struct {
 	Direct bool     `json:"direct"`
 }
 
-// Report is what the near side found: an address on loopback with the token that the server there asks for, or an
-// error.
+// Report is what the near side found: an address with the token that the server there asks for, or an error. The
+// address is on loopback, where the near side carries connections, or that of the server itself.
 type Report struct {
 	Address string `json:"address"`
+	Direct  bool   `json:"direct"` // it is the server's, which has the key of Ready
 	Token   string `json:"token"`
 	Error   string `json:"error"`
 	Ready   Ready  `json:"ready"`
@@ -168,19 +169,33 @@ func (n *near) run(ctx context.Context, report func(Report) error) error {
 	} else if r.Error != "" {
 		return fmt.Errorf("%w: %s (for options of the server there: --serve-flags)", ErrServer, r.Error)
 	}
+	if n.wish.Direct {
+		at, err := reach(ctx, r.Addresses, r.Fingerprint)
+		if err == nil {
+			return n.watch(ctx, running, report, Report{Address: at, Direct: true, Token: n.token, Ready: r})
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		fmt.Fprintf(os.Stderr, "scuda: connections to %s go through %s: %v\n", n.wish.Way.Word, n.wish.Way.Command[0], err)
+	}
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	defer l.Close()
+	go accept(l, m)
+	return n.watch(ctx, running, report, Report{Address: l.Addr().String(), Token: n.token, Ready: r})
+}
+
+// watch tells the program, and waits until it ends or the other side does.
+func (n *near) watch(ctx context.Context, running <-chan error, report func(Report) error, r Report) error {
 	n.reported = true
-	if err := report(Report{Address: l.Addr().String(), Token: n.token, Ready: r}); err != nil {
+	if err := report(r); err != nil {
 		return err
 	}
-	go accept(l, m)
-	err = <-running
-	l.Close()
+	err := <-running
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"scuda.dev/scuda/server"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/tenant"
+	record "scuda.dev/scuda/server/usage"
+	"scuda.dev/scuda/transport/certificate"
 	"scuda.dev/scuda/tunnel"
 )
 
@@ -100,7 +103,28 @@ func serveOn(ctx context.Context, h tunnel.Hello, ready func(net.Addr, tunnel.Re
 	if err != nil {
 		return err
 	}
-	c.Tenants = tenant.Static([]byte(h.Token), nil)
-	c.Ready = func(s server.Status) { ready(s.Addr, tunnel.Ready{Devices: len(s.Devices)}) }
+	c.UsageLog, c.StateDir = record.None, "" // nothing is left there
+	var shake *tls.Config
+	fingerprint := ""
+	if h.Direct {
+		cert, err := certificate.Temporary()
+		if err != nil {
+			return err
+		}
+		shake = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}}
+		fingerprint = certificate.Fingerprint(cert.Leaf)
+		c.Addr = ":0" // of all interfaces; who comes from elsewhere needs TLS, and everybody the token
+	}
+	c.Tenants = tenant.Static([]byte(h.Token), shake)
+	c.Ready = func(s server.Status) {
+		at, r := s.Addr, tunnel.Ready{Devices: len(s.Devices), Fingerprint: fingerprint}
+		if h.Direct {
+			port := s.Addr.(*net.TCPAddr).Port
+			interfaces, _ := net.InterfaceAddrs() // without them there is the one of ssh
+			r.Addresses = tunnel.Addresses(port, os.Getenv("SSH_CONNECTION"), interfaces)
+			at = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}
+		}
+		ready(at, r)
+	}
 	return server.Serve(ctx, *c)
 }

@@ -22,6 +22,7 @@ import (
 // onOptions are those of `scuda run --on`.
 type onOptions struct {
 	word, folder, serve string
+	direct              bool
 }
 
 func (o *onOptions) flags(f *pflag.FlagSet) {
@@ -29,6 +30,8 @@ func (o *onOptions) flags(f *pflag.FlagSet) {
 		"kube://NAMESPACE/POD; nothing has to be installed there")
 	f.StringVar(&o.folder, "on-folder", "",
 		"with --on: keep scuda's copy in this `FOLDER` there (default: ~/.cache/scuda/on)")
+	f.BoolVar(&o.direct, "direct", false, "with --on: connect directly to the machine, under TLS, where it is reached; "+
+		"else through ssh, as without")
 	f.StringVar(&o.serve, "serve-flags", "", "with --on: `FLAGS` of scuda serve for the server there, such as '--gpu sim'")
 }
 
@@ -40,7 +43,7 @@ func (o *onOptions) wish() (w tunnel.Wish, err error) {
 	if strings.ContainsAny(o.folder, "\n\r") || o.folder != "" && o.folder[0] != '/' {
 		return w, fmt.Errorf("--on-folder %.80q: write a path that begins with /", o.folder)
 	}
-	w.Folder, w.Serve = o.folder, strings.Fields(o.serve)
+	w.Folder, w.Serve, w.Direct = o.folder, strings.Fields(o.serve), o.direct
 	return w, checkServing(w.Serve)
 }
 
@@ -72,6 +75,9 @@ func (o *onOptions) environment(ctx context.Context, env []string) ([]string, er
 	}
 	for _, name := range []string{"TOKEN_FILE", "FINGERPRINT", "CA", "CERT", "KEY", "INSECURE"} {
 		env = setEnv(env, "SCUDA_"+name, "")
+	}
+	if r.Direct {
+		env = setEnv(env, "SCUDA_FINGERPRINT", r.Ready.Fingerprint)
 	}
 	env = setEnv(env, "SCUDA_TRANSPORT", "tcp")
 	return setEnv(setEnv(env, "SCUDA_SERVER", r.Address), "SCUDA_TOKEN", r.Token), nil

@@ -32,7 +32,8 @@ signals, the exit status and the terminal are its own. What is done is no more t
 LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 
 With --on, no server has to run on the other machine. scuda logs in there by ssh, as you do, copies itself into your
-cache there the first time, and starts a server that serves this program alone and ends with it.
+cache there the first time, and starts a server that serves this program alone and ends with it. The program's
+connections go through ssh, or with --direct to the machine itself, under TLS with a key that comes by ssh.
 
 ` + exitHelp,
 		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi\n" +
@@ -44,6 +45,9 @@ cache there the first time, and starts a server that serves this program alone a
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if on.word == "" && on.direct {
+				return usage(errors.New("--direct goes with --on"))
+			}
 			if on.word != "" && (address != "" || tokenFile != "") {
 				return usage(errors.New("--on starts a server of its own: leave --server and --token-file out"))
 			}

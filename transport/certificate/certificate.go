@@ -71,21 +71,7 @@ func Keep(folder string) (tls.Certificate, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return c, err
 	}
-	name, _ := os.Hostname()
-	if name == "" {
-		name = "scuda"
-	}
-	template, err := newTemplate(name, years)
-	if err != nil {
-		return c, err
-	}
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	template.DNSNames = []string{name}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return c, err
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	der, key, err := ofServer()
 	if err != nil {
 		return c, err
 	}
@@ -93,6 +79,35 @@ func Keep(folder string) (tls.Certificate, error) {
 		return c, err
 	}
 	return Load(filepath.Join(folder, ServerFile), filepath.Join(folder, KeyFile))
+}
+
+// Temporary makes a server's certificate that nobody keeps.
+func Temporary() (tls.Certificate, error) {
+	der, key, err := ofServer()
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+}
+
+// ofServer makes a key, and a certificate that it signs itself.
+func ofServer() (der []byte, key *ecdsa.PrivateKey, err error) {
+	name, _ := os.Hostname()
+	if name == "" {
+		name = "scuda"
+	}
+	template, err := newTemplate(name, years)
+	if err != nil {
+		return nil, nil, err
+	}
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	template.DNSNames = []string{name}
+	if key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, nil, err
+	}
+	der, err = x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	return der, key, err
 }
 
 // Load reads a certificate and its key.
