@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
@@ -136,6 +137,7 @@ type cluster struct {
 	events   *record.FakeRecorder
 	cel      *cel.Cache
 	named    int
+	locks    sync.Mutex // held while the lock of leaders changes
 }
 
 func newCluster(t *testing.T, machines map[string]*machine) *cluster {
@@ -176,30 +178,9 @@ func objectMeta(o runtime.Object) (metav1.Object, error) {
 func (c *cluster) run() (stop func()) {
 	c.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	config := &fleet.Config{}
-	for _, name := range slices.Sorted(maps.Keys(c.machines)) {
-		config.Servers = append(config.Servers, fleet.Server{Name: name, Address: name + ":14833", Tenant: "cluster"})
-	}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	seed, err := fleet.ReadSeed(ctx, c.client)
-	if err != nil {
-		c.Fatal(err)
-	}
-	var it *Controller
-	f := fleet.New(fleet.Options{Cluster: "test", Every: poll, Log: log,
-		Graces:  fleet.Graces{Down: 5 * time.Second, Evict: 30 * time.Second},
-		Dial:    func(s *fleet.Server) fleet.Admin { return c.machines[s.Name] },
-		Changed: func(server string) { it.Look(server) }})
-	it, err = New(Options{Client: c.client, Fleet: f, Namespace: own, Cluster: "test", Lasts: time.Hour, Events: c.events,
-		Log: log})
-	if err != nil {
-		c.Fatal(err)
-	}
-	f.Apply(ctx, config, seed)
 	var all sync.WaitGroup
-	all.Go(func() { it.Run(ctx) })
 	all.Go(func() {
-		if err := f.Publish(ctx, c.client, log, time.Second); err != nil {
+		if err := c.control(ctx, c.client); err != nil {
 			c.Error(err)
 		}
 	})
@@ -207,8 +188,39 @@ func (c *cluster) run() (stop func()) {
 	return func() {
 		cancel()
 		all.Wait()
-		f.Wait()
 	}
+}
+
+// control is a controller with all that belongs to it, which asks the cluster by such a client.
+func (c *cluster) control(ctx context.Context, client kubernetes.Interface) error {
+	config := &fleet.Config{}
+	for _, name := range slices.Sorted(maps.Keys(c.machines)) {
+		config.Servers = append(config.Servers, fleet.Server{Name: name, Address: name + ":14833", Tenant: "cluster"})
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	seed, err := fleet.ReadSeed(ctx, client)
+	if err != nil {
+		return err
+	}
+	var it *Controller
+	f := fleet.New(fleet.Options{Cluster: "test", Every: poll, Log: log,
+		Graces:  fleet.Graces{Down: 5 * time.Second, Evict: 30 * time.Second},
+		Dial:    func(s *fleet.Server) fleet.Admin { return c.machines[s.Name] },
+		Changed: func(server string) { it.Look(server) }})
+	it, err = New(Options{Client: client, Fleet: f, Namespace: own, Cluster: "test", Lasts: time.Hour, Events: c.events,
+		Log: log})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	f.Apply(ctx, config, seed)
+	var work sync.WaitGroup
+	work.Go(func() { it.Run(ctx) })
+	err = f.Publish(ctx, client, log, time.Second)
+	stop()
+	work.Wait()
+	f.Wait()
+	return err
 }
 
 // allowed says whether the role of the manifests allows all that was asked of the cluster.

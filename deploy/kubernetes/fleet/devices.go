@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,6 +67,15 @@ func devices(s *Server, st *admin.Status) []resourceapi.Device {
 	}
 	return list
 }
+
+// alike says whether two answers make the same devices.
+func alike(a, b *admin.Status) bool {
+	return slices.Equal(a.GPUs, b.GPUs) && a.Driver == b.Driver && a.CUDAVersion == b.CUDAVersion &&
+		a.CUDA.Limit == b.CUDA.Limit
+}
+
+// same says whether two lists are the same memory.
+func same[T any](a, b []T) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // capacity is one that claims take in steps; usual is what one takes that does not say it.
 func capacity(all, usual, step int64, form resource.Format) resourceapi.DeviceCapacity {

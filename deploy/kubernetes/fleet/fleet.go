@@ -47,6 +47,8 @@ type Fleet struct {
 	mu      sync.Mutex // guards members
 	members map[string]*member
 	wait    sync.WaitGroup
+
+	held index
 }
 
 type member struct {
@@ -62,6 +64,15 @@ type member struct {
 	devices []resourceapi.Device
 	gone    time.Time // since when it has not answered; zero: it answers
 	leases  map[types.UID][]string
+	over    bool // another one has taken its place; what it still learns is not kept
+	pool    published
+}
+
+// published is a pool with what it was made of. It is made anew where that has changed.
+type published struct {
+	resourceslice.Pool
+	from []resourceapi.Device
+	with []resourceapi.DeviceTaint
 }
 
 // New makes a fleet without servers.
@@ -69,7 +80,7 @@ func New(o Options) *Fleet {
 	if o.Dial == nil {
 		o.Dial = Dial
 	}
-	return &Fleet{o: o, members: map[string]*member{}}
+	return &Fleet{o: o, members: map[string]*member{}, held: index{of: map[types.UID][]Held{}}}
 }
 
 // Apply makes the fleet one of these servers, and asks them until the context ends. Servers that are gone from the list
@@ -88,7 +99,7 @@ func (f *Fleet) Apply(ctx context.Context, c *Config, seed Seeds) {
 		if known {
 			have.cancel()
 			have.mu.Lock()
-			m.devices = have.devices
+			m.devices, m.leases, have.over = have.devices, have.leases, true
 			have.mu.Unlock()
 		}
 		f.members[s.Name] = m
@@ -99,6 +110,10 @@ func (f *Fleet) Apply(ctx context.Context, c *Config, seed Seeds) {
 	for name, m := range f.members {
 		if !wanted[name] {
 			m.cancel()
+			m.mu.Lock()
+			m.know(nil)
+			m.over = true
+			m.mu.Unlock()
 			delete(f.members, name)
 		}
 	}
@@ -148,6 +163,9 @@ func (m *member) look(ctx context.Context) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.over {
+		return
+	}
 	if err != nil {
 		if m.gone.IsZero() {
 			m.gone = time.Now()
@@ -158,24 +176,31 @@ func (m *member) look(ctx context.Context) {
 	if !m.gone.IsZero() {
 		m.fleet.o.Log.Info("a server answers", "server", m.Name, "gpus", len(st.GPUs), "leases", len(list))
 	}
-	m.gone, m.status, m.leases = time.Time{}, st, map[types.UID][]string{}
-	if len(st.GPUs) > 0 { // one that has just started does not know them yet
+	// One that has just started does not know its GPUs yet.
+	if len(st.GPUs) > 0 && (m.status == nil || !alike(m.status, st)) {
 		m.devices = devices(&m.Server, st)
 	}
+	m.gone, m.status = time.Time{}, st
+	now := map[types.UID][]string{}
 	for i := range list {
 		if uid, ours := claimOf(m.fleet.o.Cluster, list[i].Label); ours {
-			m.leases[uid] = append(m.leases[uid], list[i].ID)
+			now[uid] = append(now[uid], list[i].ID)
 		}
 	}
+	m.know(now)
 }
 
-// Resources are what is to be published now.
+// Resources are what is to be published now. What has not changed is the same memory as before ([unchanged]).
 func (f *Fleet) Resources() *resourceslice.DriverResources {
 	r := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
 	for _, m := range f.all() {
 		m.mu.Lock()
 		with := taints(m.status != nil && m.status.Draining, m.gone, time.Now(), f.o.Graces)
-		r.Pools[m.Name] = pool(&m.Server, m.devices, with)
+		p := &m.pool
+		if len(p.Slices) == 0 || !same(p.from, m.devices) || !reflect.DeepEqual(p.with, with) {
+			*p = published{pool(&m.Server, m.devices, with), m.devices, with}
+		}
+		r.Pools[m.Name] = p.Pool
 		m.mu.Unlock()
 	}
 	return r
@@ -251,16 +276,7 @@ func (f *Fleet) Up() (up, draining, gone int) {
 }
 
 // Held are the leases of a claim, on all servers.
-func (f *Fleet) Held(claim types.UID) (list []Held) {
-	for _, m := range f.all() {
-		m.mu.Lock()
-		for _, id := range m.leases[claim] {
-			list = append(list, Held{m.Name, id})
-		}
-		m.mu.Unlock()
-	}
-	return list
-}
+func (f *Fleet) Held(claim types.UID) []Held { return f.held.get(claim) }
 
 // Claims are those that have leases on a server.
 func (f *Fleet) Claims(server string) (list []types.UID) {
@@ -292,6 +308,7 @@ func (f *Fleet) Grant(ctx context.Context, server string, claim types.UID, r *ad
 		m.leases = map[types.UID][]string{}
 	}
 	m.leases[claim] = append(m.leases[claim], g.ID)
+	f.held.put(claim, Held{server, g.ID})
 	return g, nil
 }
 
@@ -299,7 +316,8 @@ func (f *Fleet) Grant(ctx context.Context, server string, claim types.UID, r *ad
 func (f *Fleet) Revoke(ctx context.Context, h Held, claim types.UID, reason string) error {
 	m := f.get(h.Server)
 	if m == nil {
-		return nil // who takes a server from the list takes its leases as well
+		f.held.drop(claim, h) // who takes a server from the list takes its leases as well
+		return nil
 	}
 	m.turn.Lock()
 	defer m.turn.Unlock()
@@ -308,9 +326,12 @@ func (f *Fleet) Revoke(ctx context.Context, h Held, claim types.UID, reason stri
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leases[claim] = slices.DeleteFunc(m.leases[claim], func(id string) bool { return id == h.ID })
-	if len(m.leases[claim]) == 0 {
+	left := slices.DeleteFunc(m.leases[claim], func(id string) bool { return id == h.ID })
+	if len(left) == 0 {
 		delete(m.leases, claim)
+	} else {
+		m.leases[claim] = left
 	}
+	f.held.drop(claim, h)
 	return nil
 }

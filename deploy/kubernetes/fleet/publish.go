@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -13,6 +14,13 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"scuda.dev/scuda/deploy/kubernetes/names"
+)
+
+// How long it is waited after a failure. The usual rule of such queues waits up to a quarter of an hour: for so long
+// nobody would learn, after an outage of the cluster's interface, that a server is gone.
+const (
+	retryFirst = 100 * time.Millisecond
+	retryLast  = 30 * time.Second
 )
 
 // patient is a queue whose work comes a little later than was asked for. The controller of slices asks to look again
@@ -32,7 +40,7 @@ func (f *Fleet) Publish(ctx context.Context, client kubernetes.Interface, log *s
 	now := f.Resources()
 	c, err := resourceslice.StartController(ctx, resourceslice.Options{
 		DriverName: names.Driver, KubeClient: client, Resources: now, Queue: patient{workqueue.NewTypedRateLimitingQueue(
-			workqueue.DefaultTypedControllerRateLimiter[string]())},
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](retryFirst, retryLast))},
 		ErrorHandler: func(_ context.Context, err error, msg string) {
 			if d, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 				log.Warn("this cluster cannot do all that GPUs could be shared by; whole GPUs work (Kubernetes 1.36 has "+
@@ -54,11 +62,18 @@ func (f *Fleet) Publish(ctx context.Context, client kubernetes.Interface, log *s
 		case <-ctx.Done():
 			return nil
 		}
-		if next := f.Resources(); !apiequality.Semantic.DeepEqual(now, next) {
+		if next := f.Resources(); !unchanged(now, next) {
 			now = next
 			c.Update(now)
 		}
 	}
+}
+
+// unchanged says whether there is nothing new to publish. It looks at a pool's devices only where they were made anew.
+func unchanged(a, b *resourceslice.DriverResources) bool {
+	return maps.EqualFunc(a.Pools, b.Pools, func(a, b resourceslice.Pool) bool {
+		return same(a.Slices, b.Slices) || apiequality.Semantic.DeepEqual(a, b)
+	})
 }
 
 // ReadSeed reads what a controller before this one has published.

@@ -3,11 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,8 +15,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 
 	"scuda.dev/scuda/deploy/kubernetes/claims"
@@ -35,7 +31,6 @@ type controllerOptions struct {
 }
 
 const (
-	lockName    = "scuda-dra-controller"
 	publishing  = time.Second
 	configEvery = 10 * time.Second
 )
@@ -84,34 +79,8 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var failed atomic.Pointer[error]
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Name: lockName, Namespace: o.namespace},
-			Client:     client.CoordinationV1(),
-			LockConfig: resourcelock.ResourceLockConfig{Identity: fmt.Sprintf("%s-%d", who, os.Getpid())},
-		},
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
-		ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				if err := o.lead(ctx, client, log); err != nil {
-					failed.Store(&err)
-				}
-				stop()
-			},
-			OnStoppedLeading: func() {},
-		},
-	})
-	if err := failed.Load(); err != nil {
-		return *err
-	}
-	if ctx.Err() == nil {
-		return errors.New("another controller leads now")
-	}
-	return nil
+	return claims.Elect(ctx, client, o.namespace, fmt.Sprintf("%s-%d", who, os.Getpid()),
+		func(ctx context.Context) error { return o.lead(ctx, client, log) })
 }
 
 // lead does the work until the context ends.

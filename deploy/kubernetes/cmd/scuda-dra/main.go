@@ -26,14 +26,16 @@ import (
 // version is set by the build.
 var version = "dev"
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := newRoot().ExecuteContext(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "scuda-dra:", err)
-		stop()
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // common are the options of both parts.
