@@ -76,8 +76,17 @@ func copyTree(to, from string) error {
 	})
 }
 
-// Tidy removes libraries of other versions that no claim's device names.
+// Tidy removes libraries of other versions that no claim's device names, and what a plugin had begun to write when it
+// was killed: no other one writes on this node.
 func (p *Plugin) Tidy() error {
+	for _, folder := range []string{p.Data, p.CDI} {
+		half, _ := filepath.Glob(filepath.Join(folder, ".new-*")) // the pattern is none to complain about
+		for _, path := range half {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+		}
+	}
 	used := ""
 	files, err := filepath.Glob(filepath.Join(p.CDI, cdiPrefix+"*.json"))
 	for _, f := range files {
