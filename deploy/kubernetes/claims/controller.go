@@ -37,6 +37,7 @@ const (
 
 	workers    = 8
 	sweepEvery = 5 * time.Minute
+	learnEvery = 2 * time.Second
 	released   = "the claim of the cluster was released"
 )
 
@@ -55,8 +56,9 @@ type Options struct {
 // Controller gives claims their leases.
 type Controller struct {
 	Options
-	claims cache.SharedIndexInformer
-	queue  workqueue.TypedRateLimitingInterface[types.UID]
+	claims  cache.SharedIndexInformer
+	secrets secrets
+	queue   workqueue.TypedRateLimitingInterface[types.UID]
 }
 
 // New makes a controller, which does nothing before [Controller.Run].
@@ -112,7 +114,7 @@ func New(o Options) (*Controller, error) {
 func (c *Controller) Run(ctx context.Context) {
 	done := make(chan struct{}, workers+2)
 	go func() { c.claims.RunWithContext(ctx); done <- struct{}{} }()
-	if cache.WaitForCacheSync(ctx.Done(), c.claims.HasSynced) {
+	if cache.WaitForCacheSync(ctx.Done(), c.claims.HasSynced) && c.learn(ctx) {
 		go func() { c.sweeping(ctx); done <- struct{}{} }()
 		for range workers {
 			go func() { c.work(ctx); done <- struct{}{} }()
@@ -192,18 +194,34 @@ func (c *Controller) work(ctx context.Context) {
 	}
 }
 
-// sweeping looks, at the start and now and then, for secrets of claims that are gone, and for claims whose secret is.
+// learn reads the secrets that there are, before anything is done that depends on them; false: the context has ended.
+func (c *Controller) learn(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		err := c.sweep(ctx)
+		if err == nil {
+			return true
+		}
+		c.Log.Warn("cannot list the secrets of claims", "error", err)
+		select {
+		case <-time.After(learnEvery):
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// sweeping looks, now and then, for secrets of claims that are gone, and for claims whose secret is.
 func (c *Controller) sweeping(ctx context.Context) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
-		if err := c.sweep(ctx); err != nil && ctx.Err() == nil {
-			c.Log.Warn("cannot list the secrets of claims", "error", err)
-		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
+		}
+		if err := c.sweep(ctx); err != nil && ctx.Err() == nil {
+			c.Log.Warn("cannot list the secrets of claims", "error", err)
 		}
 	}
 }
@@ -213,15 +231,24 @@ func (c *Controller) sweep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for i := range list.Items {
-		c.queue.Add(types.UID(list.Items[i].Labels[names.LabelClaim]))
+	for _, uid := range c.secrets.learn(list.Items) {
+		if len(ours(c.claim(uid))) == 0 {
+			c.queue.Add(uid)
+		}
 	}
 	for _, obj := range c.claims.GetIndexer().List() {
-		if claim := obj.(*resourceapi.ResourceClaim); len(ours(claim)) > 0 {
+		if claim := obj.(*resourceapi.ResourceClaim); len(ours(claim)) > 0 && !c.settled(claim) {
 			c.queue.Add(claim.UID)
 		}
 	}
 	return nil
+}
+
+// settled says whether there is nothing to do for a claim, as far as is known.
+func (c *Controller) settled(claim *resourceapi.ResourceClaim) bool {
+	held := c.Fleet.Held(claim.UID)
+	known, there := c.secrets.get(claim.UID)
+	return there && len(held) == 1 && held[0].ID == known.lease && ready(claim)
 }
 
 // reconcile makes of a claim's leases, secret and status what they should be.
@@ -234,11 +261,8 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) error {
 	case w == nil:
 		return c.release(ctx, uid, "")
 	}
-	secrets := c.Client.CoreV1().Secrets(c.Namespace)
-	secret, err := secrets.Get(ctx, names.Secret(uid), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		secret = nil
-	} else if err != nil {
+	secret, there, err := c.look(ctx, uid)
+	if err != nil {
 		return err
 	}
 	server, fingerprint, err := c.Fleet.Server(w.server)
@@ -252,7 +276,7 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) error {
 	}
 	good := "" // the lease whose credential is where the plugin finds it
 	for _, h := range c.Fleet.Held(uid) {
-		if good == "" && h.Server == w.server && secret != nil && secret.Annotations[names.AnnotationLease] == h.ID {
+		if good == "" && h.Server == w.server && there && secret.lease == h.ID {
 			good = h.ID
 			continue
 		}
@@ -261,7 +285,7 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) error {
 		}
 	}
 	if good == "" {
-		if good, err = c.grant(ctx, claim, w, &server, fingerprint, secret); err != nil {
+		if good, err = c.grant(ctx, claim, w, &server, fingerprint); err != nil {
 			return err
 		}
 	}
@@ -273,7 +297,7 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) error {
 
 // grant has a lease made, and puts its credential into the claim's secret. The id is "" where the claim was refused.
 func (c *Controller) grant(ctx context.Context, claim *resourceapi.ResourceClaim, w *want, s *fleet.Server,
-	fingerprint string, old *corev1.Secret) (id string, err error) {
+	fingerprint string) (id string, err error) {
 	w.name(claim, s, c.Cluster, c.Lasts.Seconds())
 	began := time.Now()
 	g, err := c.Fleet.Grant(ctx, w.server, claim.UID, &w.request)
@@ -304,17 +328,13 @@ func (c *Controller) grant(ctx context.Context, claim *resourceapi.ResourceClaim
 	} else if fingerprint != "" {
 		secret.Data[names.KeyFingerprint] = []byte(fingerprint)
 	}
-	secrets := c.Client.CoreV1().Secrets(c.Namespace)
-	if old == nil {
-		_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
-	} else {
-		secret.ResourceVersion = old.ResourceVersion
-		_, err = secrets.Update(ctx, secret, metav1.UpdateOptions{})
-		c.Events.Eventf(claim, corev1.EventTypeWarning, LeaseLost,
-			"the lease was gone from %s; what runs has ended there, new programs use lease %s", w.server, g.ID)
-	}
+	lost, err := c.write(ctx, claim.UID, secret)
 	if err != nil {
 		return "", err // the next look revokes the lease, as nobody has its credential
+	}
+	if lost {
+		c.Events.Eventf(claim, corev1.EventTypeWarning, LeaseLost,
+			"the lease was gone from %s; what runs has ended there, new programs use lease %s", w.server, g.ID)
 	}
 	c.Events.Eventf(claim, corev1.EventTypeNormal, Leased, "lease %s on %s (%s)", g.ID, w.server, s.Address)
 	return g.ID, nil
@@ -333,10 +353,14 @@ func (c *Controller) release(ctx context.Context, uid types.UID, why string) err
 			c.Metrics.revoked()
 		}
 	}
+	if _, there := c.secrets.get(uid); !there {
+		return failed
+	}
 	err := c.Client.CoreV1().Secrets(c.Namespace).Delete(ctx, names.Secret(uid), metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		failed = errors.Join(failed, err)
+		return errors.Join(failed, err)
 	}
+	c.secrets.drop(uid)
 	return failed
 }
 

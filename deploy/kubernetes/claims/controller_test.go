@@ -247,6 +247,13 @@ func TestRestarts(t *testing.T) {
 			t.Errorf("a server that is down: %q", got)
 		}
 		stop()
+
+		// The next controller does not take back what is known of it before the server has answered.
+		stop = c.run()
+		if got := c.taints("gpu1"); !slices.Equal(got, []string{names.TaintDown + ":NoExecute"}) {
+			t.Errorf("a server that is down, after a restart: %q", got)
+		}
+		stop()
 	})
 }
 

@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -15,9 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
-	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/server/admin"
-	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/certificate"
 )
 
@@ -150,65 +146,4 @@ func (s *Server) tls() (*tls.Config, error) {
 	}
 	host, _, err := net.SplitHostPort(cmp.Or(s.Admin, s.Address))
 	return certificate.Trusting(roots, host), err
-}
-
-// Admin is what is asked of a server.
-type Admin interface {
-	Status(context.Context) (*admin.Status, error)
-	Leases(context.Context) ([]admin.Lease, error)
-	Grant(context.Context, *admin.LeaseRequest) (*admin.Granted, error)
-	Revoke(ctx context.Context, id, reason string) error
-}
-
-// Dial says how a server is asked: over its admin socket, else over its port, by TLS and with the token that the file
-// has at that moment. The connection is made when it is needed.
-func Dial(s *Server) Admin {
-	if path, ok := s.socket(); ok {
-		return dial(func(ctx context.Context) (*admin.Client, error) { return admin.Dial(ctx, path) })
-	}
-	return dial(func(context.Context) (*admin.Client, error) {
-		to := transport.Target{Address: cmp.Or(s.Admin, s.Address), TokenOf: s.AdminToken}
-		var err error
-		if to.TLS, err = s.tls(); err != nil {
-			return nil, err
-		}
-		if to.Token, err = config.ReadToken(s.AdminToken); err != nil {
-			return nil, err
-		}
-		return admin.Over(to, "scuda-dra")
-	})
-}
-
-// dial makes a client of a server's admin interface.
-type dial func(context.Context) (*admin.Client, error)
-
-// ask has one question answered.
-func ask[T any](ctx context.Context, d dial, question func(*admin.Client) (T, error)) (answer T, err error) {
-	c, err := d(ctx)
-	if err != nil {
-		return answer, err
-	}
-	defer c.Close()
-	return question(c)
-}
-
-// Status, Leases, Grant and Revoke are [Admin]'s.
-func (d dial) Status(ctx context.Context) (*admin.Status, error) {
-	return ask(ctx, d, func(c *admin.Client) (*admin.Status, error) { return c.Status(ctx) })
-}
-
-// Leases is described at Status.
-func (d dial) Leases(ctx context.Context) ([]admin.Lease, error) {
-	return ask(ctx, d, func(c *admin.Client) ([]admin.Lease, error) { return c.Leases(ctx) })
-}
-
-// Grant is described at Status.
-func (d dial) Grant(ctx context.Context, r *admin.LeaseRequest) (*admin.Granted, error) {
-	return ask(ctx, d, func(c *admin.Client) (*admin.Granted, error) { return c.Grant(ctx, r) })
-}
-
-// Revoke is described at Status.
-func (d dial) Revoke(ctx context.Context, id, reason string) error {
-	_, err := ask(ctx, d, func(c *admin.Client) (struct{}, error) { return struct{}{}, c.Revoke(ctx, id, reason) })
-	return err
 }

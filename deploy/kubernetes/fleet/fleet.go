@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"sync"
@@ -89,6 +90,7 @@ func (f *Fleet) Apply(ctx context.Context, c *Config, seed Seeds) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	wanted := map[string]bool{}
+	within := min(f.o.Every, time.Millisecond*time.Duration(1+len(c.Servers)))
 	for _, s := range c.Servers {
 		wanted[s.Name] = true
 		have, known := f.members[s.Name]
@@ -105,7 +107,7 @@ func (f *Fleet) Apply(ctx context.Context, c *Config, seed Seeds) {
 		f.members[s.Name] = m
 		var own context.Context
 		own, m.cancel = context.WithCancel(ctx)
-		f.wait.Go(func() { m.watch(own) })
+		f.wait.Go(func() { m.watch(own, within) })
 	}
 	for name, m := range f.members {
 		if !wanted[name] {
@@ -134,8 +136,13 @@ func (f *Fleet) get(name string) *member {
 	return f.members[name]
 }
 
-// watch asks a server again and again.
-func (m *member) watch(ctx context.Context) {
+// watch asks a server again and again. Each server has a moment of its own in the period: all of them at once would
+// keep everything else waiting.
+func (m *member) watch(ctx context.Context, within time.Duration) {
+	select {
+	case <-time.After(rand.N(within)):
+	case <-ctx.Done():
+	}
 	tick := time.NewTicker(m.fleet.o.Every)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -195,7 +202,14 @@ func (f *Fleet) Resources() *resourceslice.DriverResources {
 	r := &resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{}}
 	for _, m := range f.all() {
 		m.mu.Lock()
+		if m.devices == nil { // it has never answered
+			m.mu.Unlock()
+			continue
+		}
 		with := taints(m.status != nil && m.status.Draining, m.gone, time.Now(), f.o.Graces)
+		if m.status == nil {
+			with = former(m.devices, with)
+		}
 		p := &m.pool
 		if len(p.Slices) == 0 || !same(p.from, m.devices) || !reflect.DeepEqual(p.with, with) {
 			*p = published{pool(&m.Server, m.devices, with), m.devices, with}
@@ -204,6 +218,23 @@ func (f *Fleet) Resources() *resourceslice.DriverResources {
 		m.mu.Unlock()
 	}
 	return r
+}
+
+// former has the taints of a server that has not answered yet: those that a controller before this one has published
+// stay until it does, where there are no worse ones.
+func former(list []resourceapi.Device, now []resourceapi.DeviceTaint) []resourceapi.DeviceTaint {
+	if len(list) == 0 {
+		return now
+	}
+	for _, t := range list[0].Taints {
+		at := slices.IndexFunc(now, func(n resourceapi.DeviceTaint) bool { return n.Key == t.Key })
+		if at < 0 {
+			now = append(now, t)
+		} else if t.Effect == resourceapi.DeviceTaintEffectNoExecute {
+			now[at] = t
+		}
+	}
+	return now
 }
 
 // Seeds are the devices that were published, by pool. What is known of a server that has not answered yet is those.

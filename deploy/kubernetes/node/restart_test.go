@@ -101,7 +101,8 @@ func TestRestart(t *testing.T) {
 	stop()
 
 	// The claim is released while no plugin runs; the kubelet takes it away when one does, also if the claim is gone.
-	if err := client.ResourceV1().ResourceClaims(c.Namespace).Delete(t.Context(), c.Name, metav1.DeleteOptions{}); err != nil {
+	claims := client.ResourceV1().ResourceClaims(c.Namespace)
+	if err := claims.Delete(t.Context(), c.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := client.CoreV1().Secrets(own).Delete(t.Context(), names.Secret(uid), metav1.DeleteOptions{}); err != nil {
