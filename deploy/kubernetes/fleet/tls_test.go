@@ -17,7 +17,7 @@ import (
 )
 
 // gpuServer starts a server with a simulated GPU, TLS and two tenants, and says how the controller asks it.
-func gpuServer(t *testing.T) *Server {
+func gpuServer(t testing.TB) *Server {
 	t.Helper()
 	folder := t.TempDir()
 	if err := os.WriteFile(filepath.Join(folder, "tenants"),
@@ -108,5 +108,37 @@ func TestOverTLS(t *testing.T) {
 	other.Admin = net.JoinHostPort(host, "1")
 	if _, err := Dial(&other).Status(ctx); err == nil {
 		t.Error("the admin address is not used")
+	}
+}
+
+// BenchmarkAsk is what a question costs over a port, by a connection that is kept and by a new one each time. The
+// controller's own part is in cpu-µs/op.
+func BenchmarkAsk(b *testing.B) {
+	s := gpuServer(b)
+	if err := os.WriteFile(s.AdminToken, []byte("token-of-ops\n"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	kept := Dial(s)
+	for name, dial := range map[string]func() Admin{
+		"kept": func() Admin { return kept }, "new": func() Admin { return Dial(s) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			used := func() float64 {
+				var u syscall.Rusage
+				_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+				return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e3
+			}
+			before := used()
+			for b.Loop() {
+				ask := dial()
+				if _, err := ask.Status(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				if a, ok := ask.(*asker); ok && name == "new" {
+					a.client.Close()
+				}
+			}
+			b.ReportMetric((used()-before)/float64(b.N), "cpu-µs/op")
+		})
 	}
 }
