@@ -6,7 +6,7 @@ export SCUDA_VERSION := $(shell ./version.sh)
 .DEFAULT_GOAL := help
 .PHONY: help build test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go needs-build \
 	needs-test needs-lint needs-release needs-install needs-slurm needs-site release site test-install test-frameworks \
-	test-slurm
+	test-slurm test-kubernetes test-helm test-scale needs-kubernetes
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -81,6 +81,8 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || \
 	{ gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
 	$(call step,golangci-lint,$(GO) run $(GOLANGCI_LINT) run --allow-parallel-runners)
+	$(call step,golangci-lint of the Kubernetes driver,$(GO) -C deploy/kubernetes run $(GOLANGCI_LINT) run \
+	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
 	$(call step,go vet of the client's program,$(GO) vet -tags client ./cmd/scuda)
 	$(call step,what is generated is up to date,\
 	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
@@ -108,6 +110,25 @@ test-frameworks: build ## run PyTorch, numba, ffmpeg … over scuda on the simul
 test-slurm: build needs-slurm ## run jobs of Slurm on two simulated servers: two nodes, 200 jobs (root; 10 minutes)
 	$(GO) test -tags slurm -count=1 -timeout 40m -v -run TestSlurm ./deploy/slurm
 
+CLUSTER_PARTS ?= $(HOME)/.cache/scuda/kubernetes
+test-kubernetes: build needs-kubernetes ## run pods in a cluster of this machine (root; 5 minutes, 20 the first time)
+	$(call step,the programs of the cluster (kept in $(CLUSTER_PARTS)),\
+	GO=$(GO) deploy/kubernetes/lab/parts/build.sh $(CLUSTER_PARTS))
+	SCUDA_CLUSTER_PARTS=$(CLUSTER_PARTS) $(GO) -C deploy/kubernetes test -tags kubernetes -count=1 -timeout 40m -v \
+	-run TestCluster ./lab
+
+HELM := helm.sh/helm/v4/cmd/helm@v4.3.1
+test-helm: check-go ## have Helm itself check and render the chart (the first time it is built, in minutes)
+	mkdir -p build
+	GOBIN=$(CURDIR)/build $(GO) install $(HELM)
+	HELM=$(CURDIR)/build/helm $(GO) -C deploy/kubernetes test -tags helm -count=1 -v -run TestHelm ./chart
+
+# One processor-heavy figure of docs/scale.md: 1,000 servers and 10,000 claims.
+SCALE ?= 1000,10000
+test-scale: check-go ## measure the Kubernetes controller with SCALE servers and claims (1000,10000; 4 minutes)
+	SCUDA_SCALE=$(SCALE) SCUDA_SCALE_ARGS="$(SCALE_ARGS)" $(GO) -C deploy/kubernetes test -count=1 -timeout 40m -v \
+	-run TestScale ./cmd/scuda-dra
+
 clean: ## remove what was built
 	rm -rf build
 
@@ -124,6 +145,8 @@ needs-install:
 	@./packages.sh install
 needs-slurm:
 	@./packages.sh slurm
+needs-kubernetes:
+	@./packages.sh kubernetes
 needs-site:
 	@./packages.sh site
 

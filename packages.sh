@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that something needs, and only those of them that are missing:
 #
-#   packages.sh build|test|lint|release|install|slurm|site…
+#   packages.sh build|test|lint|release|install|slurm|kubernetes|site…
 #
 # Each package stands beside what shows that it is there, a command or a file, so a system whose package has another
 # name is not touched either. Prometheus is in no set: Debian starts it as a service. The tests take it out of its
@@ -25,6 +25,8 @@ set_of() {
       libc6-dev-arm64-cross=/usr/aarch64-linux-gnu/include/stdio.h ;;
     install) echo debootstrap=debootstrap qemu-user-static=qemu-aarch64-static rpm=rpm cpio=cpio ;;
     slurm) echo slurm-wlm=slurmctld munge=/usr/sbin/munged python3=python3 ;; # its daemons are started by the test
+    # What the containers of the test's cluster are run by, and what is in their image.
+    kubernetes) echo runc=runc containernetworking-plugins=/usr/lib/cni/ptp busybox-static=busybox ;;
     site) echo nodejs=node npm=npm ;;
     *) echo "packages.sh: there is no set $1" >&2; return 2 ;;
   esac
