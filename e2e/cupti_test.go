@@ -14,7 +14,7 @@ import (
 func TestProfiles(t *testing.T) {
 	s := serve(t)
 	for _, library := range []string{"libcupti.so.12", "libcupti.so.13"} {
-		for _, tool := range []string{"none", "kineto", "xla", "proton"} {
+		for _, tool := range []string{"none", "kineto", "xla", "proton", "again", "early"} {
 			t.Run(library+"/"+tool, func(t *testing.T) {
 				p := start(t, s.env("LD_PRELOAD="+lib+"/libscuda.so"), program("cupti"), kernels, tool, library)
 				if code := p.wait(patience); code != 0 || p.out.String() != tool+": right\n" {

@@ -1,6 +1,10 @@
 // Profiles in the orders of calls of three tools: cupti KERNELS TOOL LIBRARY, with TOOL kineto (PyTorch), xla (JAX),
-// proton (Triton), or none: that there is no profile where nobody asks for one.
+// proton (Triton); again: what no tool does alone; early: from before cuInit; none: that there is no profile where
+// nobody asks for one.
 #include "cupti.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { N = 1 << 20, LAUNCHES = 200 };
 static CUstream stream;
@@ -267,9 +271,122 @@ static void proton(void) {
   CK(cuptiFinalize());
 }
 
+// ---- what no tool does alone: graphs, many records, a forked child, an end and a new beginning ----
+
+static void graphs(void) {
+  CUgraph g;
+  CUgraphExec x;
+  int n = 256, kernels_in = 0;
+  CK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  for (int i = 0; i < 3; i++) CK(LAUNCH(add, 2, 128, 0, stream, &d, &d, &d, &n));
+  CK(cuStreamEndCapture(stream, &g));
+  CK(cuGraphInstantiateWithFlags(&x, g, 0));
+  CK(cuptiActivityRegisterCallbacks(request, complete));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_DRIVER));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  for (int i = 0; i < 5; i++) CK(cuGraphLaunch(x, stream));
+  CK(cuStreamSynchronize(stream));
+  CK(cuptiActivityFlushAll(1));
+  EACH(CUpti_ActivityAPI, a, CUPTI_ACTIVITY_KIND_DRIVER) {
+    if (a->cbid != CBID_cuGraphLaunch) continue;
+    uint64_t nodes[3] = {0};
+    int found = 0;
+    EACH(CUpti_ActivityKernel11, k, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+      if (k->correlationId != a->correlationId) continue;
+      CHECK(found < 3 && k->graphNodeId && k->start >= a->start, "a node %llu", (unsigned long long)k->graphNodeId);
+      for (int i = 0; i < found; i++) CHECK(nodes[i] != k->graphNodeId, "two kernels of one node");
+      nodes[found++] = k->graphNodeId;
+    }
+    CHECK(found == 3, "%d kernels of a launch", found);
+    kernels_in += found;
+  }
+  CHECK(kernels_in == 15 && of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == 15, "%d kernels in graphs", kernels_in);
+  forget();
+  CK(cuptiFinalize());
+}
+
+static void many(void) {
+  enum { MANY = 30000 };
+  int n = 1;
+  size_t dropped = 1;
+  CK(cuptiActivityRegisterCallbacks(request, complete));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  for (int i = 0; i < MANY; i++) CK(LAUNCH(add, 1, 1, 0, stream, &d, &d, &d, &n));
+  CK(cuStreamSynchronize(stream));
+  CK(cuptiActivityFlushAll(1));
+  CK(cuptiActivityGetNumDroppedRecords(NULL, 0, &dropped));
+  CHECK(count == MANY && !dropped, "%d records of %d kernels, %zu lost", count, MANY, dropped);
+  uint64_t before = 0;
+  EACH(CUpti_ActivityKernel11, k, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+    CHECK(k->start >= before, "record %d begins before the one before it ends", i_);
+    before = k->end;
+  }
+  forget();
+}
+
+static void again(void) {
+  subscriber_t s;
+  graphs();
+  many(); // and goes on recording while a child is forked
+  pid_t child = fork();
+  CHECK(child >= 0, "%s", strerror(errno));
+  if (!child) { // whose calls are not recorded, and which has no session
+    uint32_t id;
+    cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMCPY);
+    cuptiGetContextId(NULL, &id);
+    cuptiActivityFlushAll(1);
+    cuptiFinalize();
+    _exit(cuCtxSynchronize() == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && !status, "the child ended with %x", status);
+  work(10);
+  CK(cuptiActivityFlushAll(1));
+  CHECK(of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == 10, "%d kernels beside a child",
+        of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  CK(cuptiFinalize());
+  forget();
+  work(10);
+  CHECK(!count, "%d records after the end", count);
+  // single functions, and a subscription anew
+  CK(cuptiSubscribe(&s, launch_call, NULL));
+  CK(cuptiActivityRegisterCallbacks(request, complete));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_DRIVER));
+  CK(cuptiActivityEnableDriverApi(CBID_cuLaunchKernel, 0));
+  work(10);
+  CK(cuptiActivityFlushAll(1));
+  CHECK(of_kind(CUPTI_ACTIVITY_KIND_DRIVER) == 4 && count == 4, "%d calls, %d records",
+        of_kind(CUPTI_ACTIVITY_KIND_DRIVER), count);
+  EACH(CUpti_ActivityAPI, a, CUPTI_ACTIVITY_KIND_DRIVER) CHECK(a->cbid != CBID_cuLaunchKernel, "a launch");
+  WANT(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_PC_SAMPLING), CUPTI_ERROR_NOT_SUPPORTED);
+  WANT(cuptiActivityEnable(1000), CUPTI_ERROR_INVALID_KIND);
+  WANT(cuptiEnableCallback(1, NULL, CUPTI_CB_DOMAIN_RESOURCE, 1), CUPTI_ERROR_INVALID_PARAMETER);
+  CK(cuptiUnsubscribe(s));
+  CK(cuptiFinalize());
+}
+
+// Recording that begins before there is a session: contexts are seen as they are made.
+static void early(void) {
+  subscriber_t s;
+  CK(cuptiSubscribe(&s, launch_call, NULL));
+  CK(cuptiEnableCallback(1, s, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED));
+  CK(cuptiActivityRegisterCallbacks(request, complete));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+}
+
+static void late(void) {
+  CHECK(resources == 1, "%d contexts were made", resources);
+  work(10);
+  CK(cuptiActivityFlushAll(1));
+  CHECK(of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == 11, "%d kernels",
+        of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  CK(cuptiFinalize());
+}
+
 int main(int argc, char **argv) {
   CHECK(argc > 3, "cupti KERNELS TOOL LIBRARY");
   open_cupti(argv[3], RTLD_NOW);
+  if (!strcmp(argv[2], "early")) early();
   start(argc, argv);
   add = function(load("kernels.ptx"), "vector_add");
   host = malloc(N * 4);
@@ -280,6 +397,8 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[2], "kineto")) kineto();
   else if (!strcmp(argv[2], "xla")) xla();
   else if (!strcmp(argv[2], "proton")) proton();
+  else if (!strcmp(argv[2], "again")) again();
+  else if (!strcmp(argv[2], "early")) late();
   work(1);
   printf("%s: right\n", argv[2]);
   return 0;

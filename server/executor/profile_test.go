@@ -7,6 +7,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
 )
 
 // told is a record as a client reads it.
@@ -86,6 +87,8 @@ func TestProfile(t *testing.T) {
 		c.upload(a, bytes.Repeat([]byte{1}, n), stream, 0)
 		c.correlation = 10
 		c.must(cuda.OpCuMemsetD32Async, words(a, 5, 16, stream))
+		c.correlation = 12 // of the client's library itself
+		c.await(c.start(0, cuda.OpCuMemsetD32Async, transport.FlagOwn, words(a, 6, 16, stream), nil))
 		c.correlation = 0
 		c.launch(f, stream, 4, 32, params)
 		c.sync(stream)
