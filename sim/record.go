@@ -85,10 +85,9 @@ func telling(ctx context.Context, describe func(*cuda.Work)) func() {
 		c.gpu.mu.Unlock()
 	}
 	describe(w)
-	began := time.Now()
+	w.Start = time.Now().UnixNano() // both by one clock: what comes next on the stream begins later
 	return func() {
-		w.Start = began.UnixNano()
-		w.End = w.Start + int64(time.Since(began)) // by the clock that nobody sets
+		w.End = max(time.Now().UnixNano(), w.Start)
 		o.sink(w)
 	}
 }

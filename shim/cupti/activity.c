@@ -83,9 +83,11 @@ static int room(struct target *t, uint32_t bytes) {
   return 0;
 }
 
+/* One at a time, so that records come in their order. Who is called back cannot wait for that. */
 int cupti_deliver(uint32_t least) {
   struct cupti_thread *self = cupti_self();
   pthread_mutex_lock(&lock);
+  while (delivering && !self->calling) pthread_cond_wait(&delivered, &lock);
   struct chunk *list = first;
   int enough = list && kept >= least && requested && completed;
   if (enough) {
@@ -99,6 +101,7 @@ int cupti_deliver(uint32_t least) {
   struct target t = {0};
   int full = 0;
   self->inside++; /* what the program calls meanwhile is not its work */
+  self->calling++;
   while (list) {
     struct chunk *c = list;
     for (uint32_t at = 0, n; at < c->used; at += n) {
@@ -118,6 +121,7 @@ int cupti_deliver(uint32_t least) {
     free(c);
   }
   give_back(&t);
+  self->calling--;
   self->inside--;
   if (cupti_active[CUPTI_ACTIVITY_KIND_OVERHEAD]) {
     struct CUpti_ActivityOverhead3 o = {.kind = CUPTI_ACTIVITY_KIND_OVERHEAD, .start = began, .end = cupti_now(),
@@ -132,9 +136,9 @@ int cupti_deliver(uint32_t least) {
   return 1;
 }
 
-/* What others deliver is with the program, too. Who is called back cannot wait for that. */
+/* What others deliver is with the program, too. */
 static void await_others(void) {
-  if (cupti_self()->inside) return;
+  if (cupti_self()->calling) return;
   pthread_mutex_lock(&lock);
   while (delivering) pthread_cond_wait(&delivered, &lock);
   pthread_mutex_unlock(&lock);

@@ -15,7 +15,9 @@ void cupti_call_back(uint32_t domain, uint32_t id, const void *data) {
   callback_fn fn = subscriber.fn;
   if (!atomic_load(&subscribed) || !fn) return;
   t->inside++;
+  t->calling++;
   fn(subscriber.user, domain, id, data);
+  t->calling--;
   t->inside--;
 }
 

@@ -38,6 +38,7 @@ struct cupti_stack { uint64_t *ids; uint32_t depth, room; };
 struct cupti_thread {
   uint32_t number;             /* the kernel's; 0: not asked yet */
   uint32_t inside;             /* in code of the program's that we called, or in a thread of ours: none is recorded */
+  uint32_t calling;            /* of these, by the program's functions for buffers, or by a callback */
   uint32_t depth;              /* runtime calls that are going on */
   struct { const uint64_t *record; uint64_t began; uint32_t correlation, told; } runtime[CUPTI_NESTED];
   struct cupti_stack external[CUPTI_EXTERNAL_KINDS];

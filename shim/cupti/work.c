@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 _Atomic uint32_t cupti_period;
-enum { FETCH_MS = 100, ANSWER = 1 << 20, SAMPLES = 8, OLD = 1000000000 /* ns */, MUCH = 256 << 10 };
+enum { FETCH_MS = 100, ANSWER = 1 << 20, SAMPLES = 16, STREAMS = 256, MUCH = 256 << 10 };
 
 /* ---- where work came from, and who waited for it ---- */
 
@@ -68,16 +68,19 @@ static struct cupti_origin origin_of(const struct wire_profile_record *r, uint64
 /* ---- clocks; under fetch_lock ---- */
 
 static int64_t offset;         /* the server's less ours */
-static uint64_t offset_trip, offset_at;
+static uint64_t shortest;      /* of the first questions; 0: there was none */
 static struct { uint64_t real, program; } before, latest_pair; /* the program's clock beside ours */
 
-static void note_clock(uint64_t asked, uint64_t server, uint64_t answered) {
-  uint64_t trip = answered - asked;
-  if (!offset_at || trip <= offset_trip || answered - offset_at > OLD) {
-    offset = (int64_t)(server - (asked + trip / 2));
-    offset_trip = trip;
-    offset_at = answered;
+/* The server looked at its clock between the question and the answer. What is believed of it stays for as long as that
+ * can be, so that times do not jump. */
+static void note_clock(uint64_t asked, uint64_t server, uint64_t answered, int first) {
+  int64_t least = (int64_t)(server - answered), most = (int64_t)(server - asked);
+  if (first && (!shortest || answered - asked < shortest)) {
+    shortest = answered - asked;
+    offset = least + (most - least) / 2;
   }
+  if (offset < least) offset = least;
+  if (offset > most) offset = most;
   uint64_t a = cupti_real(), program = cupti_now(), b = cupti_real();
   latest_pair.real = a + (b - a) / 2;
   latest_pair.program = program;
@@ -194,6 +197,22 @@ static int64_t wrong(const struct wire_profile_record *r, uint32_t n, uint64_t n
   return early >= late ? early : -late;
 }
 
+/* What ended at the server before other work of the stream began did so here, also if the offset has changed
+ * meanwhile. */
+static struct { uint64_t server, here; uint32_t stream; } ends[STREAMS];
+
+static void keep_order(const struct wire_profile_record *r, uint64_t *start, uint64_t *end) {
+  uint32_t i = r->stream % STREAMS;
+  if (ends[i].stream == r->stream && ends[i].server <= r->start && *start < ends[i].here) {
+    *start = ends[i].here;
+    if (*end < *start) *end = *start;
+  }
+  if (ends[i].stream == r->stream && ends[i].server > r->end) return;
+  ends[i].stream = r->stream;
+  ends[i].server = r->end;
+  ends[i].here = *end;
+}
+
 static void write_work(const struct wire_profile_record *r, uint64_t now) {
   uint64_t start = r->start - (uint64_t)offset, end = r->end - (uint64_t)offset, latest;
   pthread_mutex_lock(&origin_lock);
@@ -205,6 +224,7 @@ static void write_work(const struct wire_profile_record *r, uint64_t now) {
     if (start < o.began) start = o.began;
     if (end < start) end = start;
   }
+  keep_order(r, &start, &end);
   start = to_program(start);
   end = to_program(end);
   switch (r->kind) {
@@ -225,7 +245,7 @@ static pthread_mutex_t fetch_lock = PTHREAD_MUTEX_INITIALIZER;
 static int take(const uint8_t *p, uint32_t bytes, uint64_t asked, uint64_t answered) {
   const struct wire_profile_records *head = (const void *)p;
   const uint8_t *end = p + bytes;
-  note_clock(asked, head->now, answered);
+  note_clock(asked, head->now, answered, 0);
   if (head->lost > lost) {
     cupti_lost(head->lost - lost);
     lost = head->lost;
@@ -241,7 +261,6 @@ static int take(const uint8_t *p, uint32_t bytes, uint64_t asked, uint64_t answe
   if ((uint64_t)(end - p) / sizeof *r < head->records) return 0;
   int64_t by = wrong(r, head->records, answered);
   offset -= by;
-  if (by) offset_trip = 0; /* which only what is older may replace */
   for (uint32_t i = 0; i < head->records; i++) write_work(&r[i], answered);
   return head->more && head->records;
 }
@@ -317,13 +336,14 @@ static void settle(uint32_t kinds) {
     cupti_front->log(SCUDA_WARN, r ? "the server does not record profiles: they have the program's calls alone" :
                      "the server cannot tell what its GPU does: profiles have the program's calls alone");
   if (!told) return;
-  offset_at = 0;
+  shortest = 0;
   before.real = 0;
+  memset(ends, 0, sizeof ends);
   for (int i = 0; i < SAMPLES; i++) {
     struct wire_profile_records head;
     uint64_t asked = cupti_real();
     if (cupti_front->read(&head, sizeof head, 0, &got)) return;
-    note_clock(asked, head.now, cupti_real());
+    note_clock(asked, head.now, cupti_real(), 1);
   }
   start_thread();
 }
