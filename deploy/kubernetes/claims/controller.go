@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -274,10 +275,19 @@ func (c *Controller) reconcile(ctx context.Context, uid types.UID) error {
 		}
 		return nil // the fleet says when it answers again
 	}
+	held := c.Fleet.Held(uid)
+	has := func() bool { return there && slices.Contains(held, fleet.Held{Server: w.server, ID: secret.lease}) }
+	if len(held) > 0 && !has() { // a list of secrets may be older than one that was written meanwhile
+		if secret, there, err = c.ask(ctx, uid); err != nil {
+			return err
+		}
+	}
 	good := "" // the lease whose credential is where the plugin finds it
-	for _, h := range c.Fleet.Held(uid) {
-		if good == "" && h.Server == w.server && there && secret.lease == h.ID {
-			good = h.ID
+	if has() {
+		good = secret.lease
+	}
+	for _, h := range held {
+		if h.Server == w.server && h.ID == good {
 			continue
 		}
 		if err := c.Fleet.Revoke(ctx, h, uid, "nobody has its credential"); err != nil {
@@ -346,15 +356,16 @@ func (c *Controller) release(ctx context.Context, uid types.UID, why string) err
 		why = released
 	}
 	var failed error
-	for _, h := range c.Fleet.Held(uid) {
+	held := c.Fleet.Held(uid)
+	for _, h := range held {
 		if err := c.Fleet.Revoke(ctx, h, uid, why); err != nil {
 			failed = errors.Join(failed, err)
 		} else {
 			c.Metrics.revoked()
 		}
 	}
-	if _, there := c.secrets.get(uid); !there {
-		return failed
+	if _, there := c.secrets.get(uid); !there && len(held) == 0 {
+		return failed // as most claims that go: they are of other drivers
 	}
 	err := c.Client.CoreV1().Secrets(c.Namespace).Delete(ctx, names.Secret(uid), metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -119,10 +119,10 @@ func TestRefusals(t *testing.T) {
 		}
 		c.remove("two")
 		c.settle()
+		c.said()
 		if !c.schedule(c.claim("one", "", 1)) {
 			t.Fatal("no GPU")
 		}
-		c.said()
 		c.settle()
 		c.settle()
 		if message, is := c.condition("one", names.Refused); !is || !strings.Contains(message, "no tenant") {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -258,6 +259,10 @@ func TestInterfaceRestarts(t *testing.T) {
 		m := newMachine(1, 4)
 		c := newCluster(t, map[string]*machine{"gpu1": m})
 		l := c.line()
+		var expired atomic.Bool
+		l.PrependWatchReactor("*", func(kubetesting.Action) (bool, watch.Interface, error) {
+			return expired.Load(), nil, apierrors.NewResourceExpired("too old resource version")
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -300,17 +305,10 @@ func TestInterfaceRestarts(t *testing.T) {
 		}
 
 		// A watch that ends is begun anew, and one whose place in history is gone reads everything anew.
+		expired.Store(true)
 		l.mu.Lock()
 		l.end()
 		l.mu.Unlock()
-		var expired atomic.Bool
-		expired.Store(true)
-		l.PrependWatchReactor("*", func(kubetesting.Action) (bool, watch.Interface, error) {
-			if expired.Load() {
-				return true, nil, apierrors.NewResourceExpired("too old resource version")
-			}
-			return false, nil, nil
-		})
 		c.remove("goes")
 		place("late", 3)
 		c.settle()
@@ -356,5 +354,31 @@ func TestSameName(t *testing.T) {
 		}
 		stop()
 		all.Wait()
+	})
+}
+
+// A list of secrets that is older than the last of them does not end a lease.
+func TestOldList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, m := one(t)
+		var old atomic.Bool
+		c.client.PrependReactor("list", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return old.Load(), &corev1.SecretList{}, nil
+		})
+		defer c.run()()
+		c.place(c.claim("a", "60Gi", 1), "gpu1", 0)
+		c.settle()
+		old.Store(true)
+		time.Sleep(2 * sweepEvery)
+		synctest.Wait()
+		if len(m.has()) != 1 || m.made != 1 {
+			t.Errorf("%d leases (%d made)", len(m.has()), m.made)
+		}
+		c.remove("a")
+		c.settle()
+		old.Store(false)
+		if len(m.has()) != 0 || len(c.secrets()) != 0 {
+			t.Errorf("%v, %d secrets", m.has(), len(c.secrets()))
+		}
 	})
 }

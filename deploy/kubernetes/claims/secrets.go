@@ -65,10 +65,14 @@ func (s *secrets) learn(list []corev1.Secret) (all []types.UID) {
 
 // look is get, but asks the cluster where the last write failed: nobody knows then what became of it.
 func (c *Controller) look(ctx context.Context, claim types.UID) (secret, bool, error) {
-	known, there := c.secrets.get(claim)
-	if !known.unsure {
+	if known, there := c.secrets.get(claim); !known.unsure {
 		return known, there, nil
 	}
+	return c.ask(ctx, claim)
+}
+
+// ask is look, but asks the cluster in any case.
+func (c *Controller) ask(ctx context.Context, claim types.UID) (secret, bool, error) {
 	o, err := c.Client.CoreV1().Secrets(c.Namespace).Get(ctx, names.Secret(claim), metav1.GetOptions{})
 	switch {
 	case err == nil:
@@ -78,7 +82,7 @@ func (c *Controller) look(ctx context.Context, claim types.UID) (secret, bool, e
 	default:
 		return secret{}, false, err
 	}
-	known, there = c.secrets.get(claim)
+	known, there := c.secrets.get(claim)
 	return known, there, nil
 }
 
