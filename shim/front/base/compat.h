@@ -16,6 +16,9 @@ __asm__(".symver dlopen,dlopen@" SCUDA_OLDEST);
 __asm__(".symver dlsym,dlsym@" SCUDA_OLDEST);
 #ifdef __x86_64__ /* elsewhere there is one version */
 __asm__(".symver memcpy,memcpy@GLIBC_2.14");
+__asm__(".symver dladdr1,dladdr1@GLIBC_2.3.3");
+#else
+__asm__(".symver dladdr1,dladdr1@" SCUDA_OLDEST);
 #endif
 __asm__(".symver pthread_attr_getstack,pthread_attr_getstack@" SCUDA_OLDEST);
 __asm__(".symver pthread_attr_setstacksize,pthread_attr_setstacksize@" SCUDA_OLDEST);
@@ -29,6 +32,7 @@ __asm__(".symver pthread_getspecific,pthread_getspecific@" SCUDA_OLDEST);
 __asm__(".symver pthread_join,pthread_join@" SCUDA_OLDEST);
 __asm__(".symver pthread_key_create,pthread_key_create@" SCUDA_OLDEST);
 __asm__(".symver pthread_kill,pthread_kill@" SCUDA_OLDEST);
+__asm__(".symver pthread_once,pthread_once@" SCUDA_OLDEST);
 __asm__(".symver pthread_setspecific,pthread_setspecific@" SCUDA_OLDEST);
 __asm__(".symver pthread_sigmask,pthread_sigmask@" SCUDA_OLDEST);
 #ifndef SCUDA_INTERPOSE /* which has one of its own */
