@@ -24,11 +24,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -356,16 +356,15 @@ func (l *lab) answers() bool {
 	return err == nil
 }
 
-// install makes the objects of the manifests that the parts need which run here as processes.
+// install makes the objects of the manifests that the parts need which run here as processes. The cluster is asked
+// whether it would take the others, too, and knows all of their fields.
 func (l *lab) install() {
 	l.Helper()
-	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
-	for _, name := range []string{"namespace.yaml", "rbac.yaml", "classes.yaml"} {
-		text, err := manifests.Read(name)
+	for _, name := range []string{"namespace.yaml", "rbac.yaml", "classes.yaml", "servers.yaml", "controller.yaml",
+		"plugin.yaml", "server.yaml"} {
+		list, err := manifests.Objects(name)
 		l.must(err)
-		for part := range bytes.SplitSeq(text, []byte("\n---\n")) {
-			o, _, err := decoder.Decode(part, nil, nil)
-			l.must(err)
+		for _, o := range list {
 			l.create(o)
 		}
 	}
@@ -374,6 +373,7 @@ func (l *lab) install() {
 // create makes an object of the manifests.
 func (l *lab) create(o runtime.Object) {
 	l.Helper()
+	options := metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}
 	m, err := meta.Accessor(o)
 	l.must(err)
 	group, plural := l.client.CoreV1().RESTClient(), strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind)+"s"
@@ -388,9 +388,11 @@ func (l *lab) create(o runtime.Object) {
 		group, plural = l.client.RbacV1().RESTClient(), "rolebindings"
 	case *resourceapi.DeviceClass:
 		group, plural = l.client.ResourceV1().RESTClient(), "deviceclasses"
+	case *appsv1.Deployment, *appsv1.DaemonSet:
+		group, options.DryRun = l.client.AppsV1().RESTClient(), []string{metav1.DryRunAll}
 	}
-	err = group.Post().Resource(plural).NamespaceIfScoped(m.GetNamespace(), m.GetNamespace() != "").Body(o).
-		Do(l.Context()).Error()
+	err = group.Post().Resource(plural).NamespaceIfScoped(m.GetNamespace(), m.GetNamespace() != "").
+		VersionedParams(&options, scheme.ParameterCodec).Body(o).Do(l.Context()).Error()
 	if err != nil {
 		l.Fatalf("%T %s: %v", o, m.GetName(), err)
 	}
