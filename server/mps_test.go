@@ -23,7 +23,7 @@ import (
 // underMPS serves with a stand-in for NVIDIA's program, and gives where tenants have their folders.
 func underMPS(t *testing.T, change func(*Config)) (*testServer, *admin.Client, string) {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "mps") // the path of a socket is short
+	folder, err := os.MkdirTemp("", "mps") //nolint:usetesting // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func (c *Control) Ask(ctx context.Context, command string) (string, error) {
 
 // Numbers reads an answer that is a list of process ids.
 func Numbers(answer string) (list []int, err error) {
-	for _, word := range strings.Fields(answer) {
+	for word := range strings.FieldsSeq(answer) {
 		n, err := strconv.Atoi(word)
 		if err != nil || n <= 0 {
 			return nil, fmt.Errorf("%w: %.80q instead of process ids", ErrAnswer, answer)

@@ -54,18 +54,18 @@ func Keep(ctx context.Context, c *Control, ready func() error) error {
 			return over(err)
 		case <-late.C:
 			_ = p.Process.Kill()
-			<-ended
+			<-ended //nolint:errcheck // it was killed
 			return fmt.Errorf("%w within %v: %s", ErrAnswer, startTime, said)
 		case <-ctx.Done():
 			_ = p.Process.Kill()
-			<-ended
+			<-ended //nolint:errcheck // it was killed
 			return ctx.Err()
 		case <-look.C:
 		}
 	}
 	if err := ready(); err != nil {
 		_ = p.Process.Kill()
-		<-ended
+		<-ended //nolint:errcheck // it was killed
 		return err
 	}
 	select {
@@ -75,10 +75,10 @@ func Keep(ctx context.Context, c *Control, ready func() error) error {
 	}
 	_, _ = c.Ask(context.WithoutCancel(ctx), "quit -t 1") // it ends below if this fails
 	select {
-	case <-ended:
+	case <-ended: //nolint:errcheck // it was asked to
 	case <-time.After(endTime):
 		_ = p.Process.Kill()
-		<-ended
+		<-ended //nolint:errcheck // it was killed
 	}
 	return nil
 }

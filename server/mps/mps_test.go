@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 func control(t *testing.T) *mps.Control {
 	t.Helper()
-	home, err := os.MkdirTemp("", "mps") // a socket's path is short
+	home, err := os.MkdirTemp("", "mps") //nolint:usetesting // a socket's path is short
 	if err != nil {
 		t.Fatal(err)
 	}
