@@ -37,3 +37,13 @@ func (b *Bell) Await(seen uint32) {
 	sleepWhile(&b.rung, seen)
 	b.asleep.Add(-1)
 }
+
+// AwaitFor is Await for so long at most; negative: without limit.
+func (b *Bell) AwaitFor(seen uint32, most time.Duration) {
+	if most == 0 || b.rung.Load() != seen {
+		return
+	}
+	b.asleep.Add(1)
+	sleepWhileFor(&b.rung, seen, most)
+	b.asleep.Add(-1)
+}

@@ -57,6 +57,16 @@ func (c *tcpConn) putBack(b []byte) {
 	c.early.Store(len(b) > 0)
 }
 
+// standFor puts the socket behind another number of a descriptor, in the place of what that stands for now.
+func (c *tcpConn) standFor(fd int) error {
+	if err := unix.Dup3(c.fd, fd, unix.O_CLOEXEC); err != nil {
+		return fmt.Errorf("connection to %s: %w", c.remote, err)
+	}
+	_ = unix.Close(c.fd)
+	c.fd = fd
+	return nil
+}
+
 func (c *tcpConn) takeBack(bufs [][]byte) (n int) {
 	for _, b := range bufs {
 		k := copy(b, c.ahead)

@@ -25,15 +25,42 @@ const (
 // stream stands still for, where a thread that the kernel wakes by itself is sooner back at work than a goroutine for
 // which the runtime's poller has to be woken first. One goroutine may read while another writes.
 type Line struct {
-	fd   int
-	ends [2]net.Addr             // of the socket: here and there
-	head [MessageHeaderSize]byte // of the message that is being sent
-	bufs [3][]byte
-	last time.Time // when bytes were read last
-	shut atomic.Bool
-	tls  *tlsrecord.Stream // nil: the bytes travel as they are
+	fd     int
+	ends   [2]net.Addr             // of the socket: here and there
+	head   [MessageHeaderSize]byte // of the message that is being sent
+	bufs   [3][]byte
+	bufsIn [1][]byte
+	last   time.Time // when bytes were read last
+	shut   atomic.Bool
+	tls    *tlsrecord.Stream // nil: the bytes travel as they are
 	// what is sent of it
 	sealed [1][]byte
+
+	res *Resumable // carries the line, where it is not nil: it has the socket, which does not block then
+}
+
+// Resumed makes a Line of a stream that outlives its sockets.
+func Resumed(r *Resumable) *Line {
+	l := &Line{fd: r.FD(), res: r}
+	if a, err := unix.Getsockname(l.fd); err == nil {
+		l.ends[0] = tcpAddr(a)
+	}
+	if a, err := unix.Getpeername(l.fd); err == nil {
+		l.ends[1] = tcpAddr(a)
+	}
+	Unhurried(l.fd)
+	return l
+}
+
+// tcpAddr is the address of a socket.
+func tcpAddr(a unix.Sockaddr) net.Addr {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return &net.TCPAddr{IP: net.IP(a.Addr[:]), Port: a.Port}
+	case *unix.SockaddrInet6:
+		return &net.TCPAddr{IP: net.IP(a.Addr[:]), Port: a.Port}
+	}
+	return nil
 }
 
 // NewLine makes a Line of a connection (with TLS where it is a [TLSConn]), which it closes: the descriptor is another
@@ -103,6 +130,9 @@ func (l *Line) ReadFull(b []byte) error {
 }
 
 func (l *Line) read(b []byte) (int, error) {
+	if l.res != nil {
+		return l.readResumed(b)
+	}
 	if l.tls == nil {
 		return l.receive(b, len(b))
 	}
@@ -117,6 +147,24 @@ func (l *Line) read(b []byte) (int, error) {
 			return 0, err
 		}
 		in.Received(n)
+	}
+}
+
+func (l *Line) readResumed(b []byte) (int, error) {
+	l.bufsIn[0] = b
+	for began := l.last; ; {
+		n, err := l.res.Recv(l.bufsIn[:])
+		if !errors.Is(err, ErrAgain) {
+			l.last = time.Now()
+			return n, err
+		}
+		if runtime.NumCPU() >= manyCPUs && time.Since(began) <= lineSpin {
+			yield()
+			continue
+		}
+		if _, err := l.res.Wait(Readable, -1); err != nil {
+			return 0, err
+		}
 	}
 }
 
@@ -161,6 +209,9 @@ func (l *Line) Send(h MessageHeader, payload []byte) error {
 
 // Ready says whether a short message can be sent without waiting for the peer.
 func (l *Line) Ready() bool {
+	if l.res != nil {
+		return l.res.Ready()
+	}
 	p := [1]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLOUT}}
 	_, err := unix.Poll(p[:], 0)
 	return err == nil && p[0].Revents == unix.POLLOUT
@@ -188,6 +239,9 @@ func (l *Line) write(bufs [][]byte) error {
 
 // send sends some of bufs.
 func (l *Line) send(bufs [][]byte) (int, error) {
+	if l.res != nil {
+		return l.sendResumed(bufs)
+	}
 	if l.tls == nil {
 		return l.sendPlain(bufs)
 	}
@@ -200,6 +254,18 @@ func (l *Line) send(bufs [][]byte) (int, error) {
 		err = serr
 	}
 	return n, err
+}
+
+func (l *Line) sendResumed(bufs [][]byte) (int, error) {
+	for {
+		n, err := l.res.Send(bufs)
+		if !errors.Is(err, ErrAgain) {
+			return n, err
+		}
+		if _, err := l.res.Wait(Writable, -1); err != nil {
+			return 0, err
+		}
+	}
 }
 
 func (l *Line) sendPlain(bufs [][]byte) (int, error) {
@@ -216,12 +282,21 @@ func (l *Line) sendPlain(bufs [][]byte) (int, error) {
 }
 
 // Shutdown ends the line both ways and wakes those who use it.
-func (l *Line) Shutdown() { _ = unix.Shutdown(l.fd, unix.SHUT_RDWR) }
+func (l *Line) Shutdown() {
+	if l.res != nil {
+		l.res.Shutdown()
+		return
+	}
+	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+}
 
 // Close also releases the descriptor; no call may be in progress.
 func (l *Line) Close() error {
 	if l.shut.Swap(true) {
 		return net.ErrClosed
+	}
+	if l.res != nil {
+		return l.res.Close()
 	}
 	return unix.Close(l.fd)
 }

@@ -281,10 +281,11 @@ func newDialled(c net.Conn, remote string) (dialled, error) {
 	return &tlsConn{tcpConn: conn, stream: stream}, nil
 }
 
-// dialled is a Conn that takes back what was read of it.
+// dialled is a Conn on a socket. It takes back what was read of that.
 type dialled interface {
 	Conn
 	putBack(b []byte)
+	standFor(fd int) error
 }
 
 // secure makes the client's half of the handshake.

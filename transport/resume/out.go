@@ -28,6 +28,9 @@ func NewOut(window int) *Out { return &Out{kept: make([]byte, window)} }
 // Room is how many bytes can be written now.
 func (o *Out) Room() int { return len(o.kept) - int(o.written-o.taken) }
 
+// Full is how many bytes the peer has to have received before there is room again, where there is none.
+func (o *Out) Full() uint64 { return o.written - uint64(len(o.kept)) + 1 }
+
 // Write takes bytes over, as many as there is room for, and says how many.
 func (o *Out) Write(bufs [][]byte) (n int) {
 	for _, b := range bufs {

@@ -24,7 +24,7 @@ type end struct {
 	mostKept     int
 }
 
-func newEnd() *end { return &end{out: NewOut(window), in: NewIn(64)} }
+func newEnd() *end { return &end{out: NewOut(window), in: NewIn(64, 64)} }
 
 // write writes some bytes, as many as there is room for.
 func (e *end) write(n int) {
@@ -342,7 +342,7 @@ func FuzzIn(f *testing.F) {
 func BenchmarkRecord(b *testing.B) {
 	for _, n := range []int{64, 4 << 10, 256 << 10} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			out, in := NewOut(1<<20), NewIn(64<<10)
+			out, in := NewOut(1<<20), NewIn(64<<10, 64<<10)
 			data, into := [][]byte{make([]byte, n)}, make([]byte, n)
 			b.SetBytes(int64(n))
 			b.ReportAllocs()

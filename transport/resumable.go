@@ -1,0 +1,593 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/transport/resume"
+)
+
+// Resumable is a [Conn] whose stream outlives the sockets that carry it: where one breaks, its owner ([Resumable.Lost])
+// brings another ([Resumable.Detach], [Resumable.Attach]), and those who send and receive notice nothing but that it
+// takes a while. Package resume has the account. The number of the descriptor stays the same.
+//
+// What is sent is kept in a window until the peer has received it. As on a connection with TLS, whoever is told
+// [ErrAgain] offers the same bytes again before others.
+//
+// Locks: sending guards out and what is written to the socket, receiving guards in and what is read from it; the first
+// is taken before the second, and both are held for moments only. The socket changes under both. What else changes is
+// atomic.
+type Resumable struct {
+	fd     int
+	remote string
+	peerTo int // bytes of the peer's that are received before it is told so
+	lost   func(error)
+
+	sending  sync.Mutex
+	out      *resume.Out
+	accepted int // bytes that are kept, and that whoever sends has not been told of
+
+	receiving sync.Mutex
+	in        *resume.In
+	bufs      [maxVec][]byte
+
+	socket  atomic.Pointer[socket]
+	state   atomic.Int32
+	changed Bell                  // rung with the state
+	ended   chan struct{}         // closed in the state resumeEnded
+	why     atomic.Pointer[error] // of that state; set before it
+
+	counted, told, peer atomic.Uint64 // bytes: received; those that the peer was told of; those that it has received
+	needs               atomic.Uint64 // the window is full until the peer has received so much
+	say                 atomic.Bool   // the peer has to be told how much was received
+	owes                atomic.Bool   // ... and the socket has no room for it
+	ready               atomic.Bool   // bytes wait in the buffer
+	readers             atomic.Int32  // who wait for bytes
+	pollers             atomic.Int32  // who ask the kernel about the descriptor
+}
+
+var _ Conn = (*Resumable)(nil)
+
+// States of a Resumable.
+const (
+	resumeAttached int32 = iota
+	resumeLost           // the socket is broken; what it brought may still be read
+	resumeDetached       // nobody uses it
+	resumeEnded
+)
+
+// Sizes of a Resumable. A peer may send a window ahead of what is read; small records take more room than their bytes.
+const (
+	resumeBuffer = 64 << 10
+	overhead     = 2
+	stuckNap     = 5 * time.Millisecond
+	pollerNap    = 100 * time.Microsecond
+)
+
+// socket carries a stream at present.
+type socket struct{ dialled }
+
+// Windows are how many bytes of a stream are kept at most, by who sends them.
+type Windows struct{ Own, Peer int }
+
+// Windows of a session's connections.
+var (
+	MainWindows = Windows{Own: 1 << 20, Peer: 4 << 20} // as the client sees them
+	LineWindows = Windows{Own: 4 << 20, Peer: 4 << 20}
+)
+
+// Reversed are the windows as the peer sees them.
+func (w Windows) Reversed() Windows { return Windows{Own: w.Peer, Peer: w.Own} }
+
+// Errors of connections that may come back.
+var (
+	// ErrReplaced says that the peer has come with another socket before this side lost the present one.
+	ErrReplaced = errors.New("the connection was replaced by another one")
+	// ErrOver says that a stream has ended, so that it cannot get another socket.
+	ErrOver = errors.New("the stream has ended")
+)
+
+// NewResumable makes one of a connection that it owns from then on: a Conn of [Dial] or [NewTLSConn]. lost is told of
+// each socket that breaks, by a thread that must not wait.
+func NewResumable(c Conn, w Windows, lost func(error)) (*Resumable, error) {
+	d, ok := c.(dialled)
+	if !ok {
+		return nil, fmt.Errorf("a connection of type %T cannot be resumed", c)
+	}
+	r := &Resumable{
+		fd: c.FD(), remote: c.Remote(), peerTo: w.Peer / 4, lost: lost, ended: make(chan struct{}),
+		out: resume.NewOut(w.Own), in: resume.NewIn(resumeBuffer, resumeBuffer+overhead*w.Peer),
+	}
+	r.socket.Store(&socket{d})
+	return r, nil
+}
+
+// Transport is the socket's.
+func (r *Resumable) Transport() string { return r.socket.Load().Transport() }
+
+// Remote is the peer of the first socket.
+func (r *Resumable) Remote() string { return r.remote }
+
+// FD is the descriptor, whatever socket it stands for.
+func (r *Resumable) FD() int { return r.fd }
+
+// Ended is closed when the stream has ended for good, on this side.
+func (r *Resumable) Ended() <-chan struct{} { return r.ended }
+
+// Attached says whether the stream has a socket that works, as far as is known.
+func (r *Resumable) Attached() bool { return r.state.Load() == resumeAttached }
+
+// Send takes bytes over, and says that they were sent when the socket has them.
+func (r *Resumable) Send(bufs [][]byte) (n int, err error) {
+	r.sending.Lock()
+	defer r.sent()
+	return r.send(bufs)
+}
+
+// sent gives the lock of those who send back, and tells the peer what somebody else wanted it to be told meanwhile.
+func (r *Resumable) sent() {
+	r.sending.Unlock()
+	if r.say.Load() || r.owes.Load() {
+		r.tell()
+	}
+}
+
+func (r *Resumable) send(bufs [][]byte) (int, error) {
+	if r.state.Load() == resumeEnded {
+		return 0, fmt.Errorf("send to %s: %w", r.remote, r.reason())
+	}
+	if r.accepted == 0 {
+		if err := r.makeRoom(); err != nil {
+			return 0, err
+		}
+		if r.accepted = r.out.Write(bufs); r.accepted == 0 {
+			for _, b := range bufs {
+				if len(b) > 0 {
+					r.needs.Store(r.out.Full())
+					return 0, ErrAgain
+				}
+			}
+			return 0, nil
+		}
+		r.needs.Store(0)
+	}
+	if !r.pump(false) {
+		return 0, ErrAgain
+	}
+	n := r.accepted
+	r.accepted = 0
+	return n, nil
+}
+
+// makeRoom forgets what the peer has received. Where the window is full the socket is asked for news: whoever reads may
+// be far behind.
+func (r *Resumable) makeRoom() error {
+	err := r.out.Acknowledged(r.peer.Load())
+	if err == nil && r.out.Room() == 0 && r.state.Load() == resumeAttached {
+		r.readAhead()
+		err = r.out.Acknowledged(r.peer.Load())
+	}
+	if err != nil {
+		r.end(err)
+	}
+	return err
+}
+
+// pump writes what is pending, and says whether that is all. sending is held.
+func (r *Resumable) pump(say bool) bool {
+	for {
+		pending := r.out.Pending(r.counted.Load(), say)
+		if pending == nil {
+			r.told.Store(r.out.Told())
+			return true
+		}
+		if r.state.Load() != resumeAttached {
+			return false
+		}
+		n, err := r.socket.Load().Send(pending)
+		r.out.Sent(n)
+		if err != nil {
+			if !errors.Is(err, ErrAgain) {
+				r.lose(err)
+			}
+			return false
+		}
+	}
+}
+
+// tell tells the peer how much was received. Where somebody is sending, that one does it.
+func (r *Resumable) tell() {
+	r.say.Store(true)
+	for r.say.Load() && r.sending.TryLock() {
+		r.say.Store(false)
+		if r.state.Load() == resumeAttached {
+			r.owes.Store(!r.pump(true))
+		}
+		r.sending.Unlock()
+	}
+}
+
+// Recv gives bytes of the stream, and [io.EOF] behind the peer's farewell.
+func (r *Resumable) Recv(bufs [][]byte) (int, error) {
+	r.receiving.Lock()
+	n, err := r.receive(bufs)
+	r.noteLocked()
+	r.receiving.Unlock()
+	if n > 0 && r.counted.Load()-r.told.Load() >= uint64(r.peerTo) {
+		r.tell()
+	}
+	return n, err
+}
+
+// noteLocked tells those without the lock what is known. receiving is held.
+func (r *Resumable) noteLocked() {
+	r.counted.Store(r.in.Count())
+	r.peer.Store(r.in.Peer())
+	r.ready.Store(r.in.Ready())
+}
+
+func (r *Resumable) receive(bufs [][]byte) (int, error) {
+	for {
+		if n, err := r.drain(bufs); n > 0 || err != nil {
+			return n, err
+		}
+		switch r.state.Load() {
+		case resumeEnded:
+			if errors.Is(r.reason(), io.EOF) {
+				return 0, io.EOF
+			}
+			return 0, fmt.Errorf("receive from %s: %w", r.remote, r.reason())
+		case resumeDetached:
+			return 0, ErrAgain
+		}
+		vec, direct := r.vector(bufs)
+		n, err := r.socket.Load().Recv(vec)
+		clear(r.bufs[:])
+		switch {
+		case errors.Is(err, ErrAgain), errors.Is(err, unix.EFAULT):
+			return 0, err
+		case err != nil:
+			r.lose(err)
+			return 0, ErrAgain
+		}
+		took := min(n, direct)
+		r.in.Took(took)
+		r.in.Received(n - took)
+		if took > 0 {
+			return took, nil
+		}
+	}
+}
+
+// drain reads what lies in the buffer. Where nothing does it gives nothing.
+func (r *Resumable) drain(bufs [][]byte) (n int, err error) {
+	for _, b := range bufs {
+		for len(b) > 0 && err == nil {
+			var k int
+			k, err = r.in.Read(b)
+			b, n = b[k:], n+k
+		}
+	}
+	switch {
+	case n > 0, errors.Is(err, resume.ErrShort):
+		return n, nil
+	case errors.Is(err, resume.ErrProtocol):
+		r.end(err)
+	}
+	return n, err
+}
+
+// vector is where the socket's next bytes go: as many of them into bufs as are the stream's for certain.
+func (r *Resumable) vector(bufs [][]byte) (vec [][]byte, direct int) {
+	left, n := r.in.Direct(), 0
+	for _, b := range bufs {
+		if n == maxVec-1 || left == 0 {
+			break
+		}
+		b = b[:min(len(b), left)]
+		r.bufs[n] = b
+		n, direct, left = n+1, direct+len(b), left-len(b)
+	}
+	if left == 0 || direct == 0 { // else what comes next belongs behind the rest of bufs
+		r.bufs[n] = r.in.Room()
+		n++
+	}
+	return r.bufs[:n], direct
+}
+
+// readAhead takes what the socket has into the buffer, so that what the peer says about its receiving is heard. It
+// leaves that to whoever waits for bytes, and would not be woken by those in the buffer. sending is held.
+func (r *Resumable) readAhead() {
+	r.receiving.Lock()
+	defer r.receiving.Unlock()
+	if r.readers.Load() == 0 {
+		r.readAheadLocked()
+		r.noteLocked()
+	}
+}
+
+func (r *Resumable) readAheadLocked() {
+	for {
+		r.bufs[0] = r.in.Room()
+		if len(r.bufs[0]) == 0 {
+			r.end(fmt.Errorf("%w: the peer sends more than its window", resume.ErrProtocol))
+			return
+		}
+		n, err := r.socket.Load().Recv(r.bufs[:1])
+		r.bufs[0] = nil
+		if err != nil {
+			if !errors.Is(err, ErrAgain) {
+				r.lose(err)
+			}
+			return
+		}
+		r.in.Received(n)
+	}
+}
+
+// Wait waits for what [Conn] says. While the stream has no socket nothing happens.
+func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
+	deadline := time.Time{}
+	if timeout >= 0 {
+		deadline = time.Now().Add(timeout)
+	}
+	if ev&Readable != 0 {
+		r.readers.Add(1)
+		defer r.readers.Add(-1)
+		r.receiving.Lock()   // from here on nobody else takes what is waited for
+		r.receiving.Unlock() //nolint:staticcheck // what was taken before is seen
+	}
+	left := func() time.Duration {
+		if timeout < 0 {
+			return -1
+		}
+		return max(0, time.Until(deadline))
+	}
+	for first := true; ; first = false {
+		if !first && timeout >= 0 && left() == 0 {
+			return 0, nil
+		}
+		seen := r.changed.Now()
+		if ev&Readable != 0 && r.ready.Load() {
+			return Readable, nil
+		}
+		switch r.state.Load() {
+		case resumeEnded:
+			return Readable | Writable, nil
+		case resumeLost, resumeDetached:
+			r.changed.AwaitFor(seen, left())
+			continue
+		}
+		got, err := r.look(ev, left())
+		if got != 0 || err != nil {
+			return got, err
+		}
+	}
+}
+
+// look waits for the socket, at most so long, and does what nobody else may do: a full window waits for news of the
+// peer, and what the peer has to be told goes out.
+func (r *Resumable) look(ev Events, most time.Duration) (Events, error) {
+	want, full := ev, ev&Writable != 0 && r.isFull()
+	if full {
+		want = want&^Writable | Readable
+		if most < 0 || most > stuckNap { // whoever reads may have heard it
+			most = stuckNap
+		}
+	}
+	if r.owes.Load() {
+		want |= Writable
+	}
+	got, err := r.poll(want, most)
+	if err != nil {
+		return 0, err
+	}
+	if got&Writable != 0 && r.owes.Load() {
+		r.tell()
+	}
+	if full {
+		if got&Readable != 0 {
+			r.sending.Lock()
+			r.readAhead()
+			r.sent()
+		}
+		if got &^= Writable; !r.isFull() {
+			got |= Writable
+		}
+	}
+	if r.state.Load() == resumeEnded {
+		return Readable | Writable, nil
+	}
+	return got & ev, nil
+}
+
+// poll waits for the socket, if there is one.
+func (r *Resumable) poll(want Events, most time.Duration) (Events, error) {
+	r.pollers.Add(1)
+	defer r.pollers.Add(-1)
+	if r.state.Load() != resumeAttached {
+		return 0, nil
+	}
+	return r.socket.Load().Wait(want, most)
+}
+
+// awaitPollers returns when nobody asks the kernel about the descriptor any more. The socket has been shut down, which
+// wakes them, and may not be replaced before: a poll that wakes looks at what the number stands for then, and goes on
+// to sleep where the old socket was.
+func (r *Resumable) awaitPollers() {
+	for i := 0; r.pollers.Load() > 0; i++ {
+		if i < 1000 {
+			yield()
+		} else {
+			time.Sleep(pollerNap)
+		}
+	}
+}
+
+func (r *Resumable) isFull() bool { return r.peer.Load() < r.needs.Load() }
+
+// Ready says whether a short message can be sent without waiting for the peer.
+func (r *Resumable) Ready() bool {
+	ev, err := r.Wait(Writable, 0)
+	return err == nil && ev&Writable != 0 && r.state.Load() == resumeAttached
+}
+
+// Lose gives the socket up: it does not answer any more.
+func (r *Resumable) Lose(why error) {
+	r.sending.Lock()
+	defer r.sent()
+	r.lose(why)
+}
+
+// lose notes that the socket is broken. What it brought may still be read. sending or receiving is held, so that no
+// other socket stands behind the descriptor yet.
+func (r *Resumable) lose(why error) {
+	if !r.state.CompareAndSwap(resumeAttached, resumeLost) {
+		return
+	}
+	_ = unix.Shutdown(r.fd, unix.SHUT_RDWR) // wakes those who wait for it
+	r.changed.Ring()
+	r.lost(why)
+}
+
+// Detach gives the socket up, and says how many bytes were received: from there on the peer has to send again. It fails
+// with [ErrOver] where the stream has ended, also by a farewell that came at last.
+func (r *Resumable) Detach() (received uint64, err error) {
+	received, err = r.detach()
+	r.awaitPollers()
+	return received, err
+}
+
+func (r *Resumable) detach() (received uint64, err error) {
+	r.sending.Lock()
+	defer r.sending.Unlock()
+	r.receiving.Lock()
+	defer r.receiving.Unlock()
+	if r.state.CompareAndSwap(resumeAttached, resumeLost) {
+		_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
+		r.changed.Ring()
+	}
+	if r.state.Load() == resumeLost {
+		r.readAheadLocked()
+		r.noteLocked()
+		if r.in.Parting() {
+			r.end(io.EOF)
+		}
+	}
+	if !r.state.CompareAndSwap(resumeLost, resumeDetached) && r.state.Load() != resumeDetached {
+		return 0, ErrOver
+	}
+	r.in.Resume()
+	r.noteLocked()
+	return r.in.Count(), nil
+}
+
+// Attach goes on at another socket, whose peer has received so many bytes: a connection as [DialNet] gives it or
+// [ResumeTLS], which it closes. It returns when what the peer lacks has been sent, or the socket has broken as well.
+func (r *Resumable) Attach(c net.Conn, received uint64) error {
+	next, err := newDialled(c, r.remote)
+	if err != nil {
+		return err
+	}
+	if err := r.exchange(next, received); err != nil {
+		_ = next.Close()
+		return err
+	}
+	for {
+		r.sending.Lock()
+		done := r.pump(true)
+		r.sent()
+		if done || r.state.Load() != resumeAttached {
+			return nil
+		}
+		if _, err := r.poll(Writable, time.Second); err != nil {
+			return nil // whoever uses it finds the same
+		}
+	}
+}
+
+func (r *Resumable) exchange(next dialled, received uint64) error {
+	r.sending.Lock()
+	defer r.sending.Unlock()
+	r.receiving.Lock()
+	defer r.receiving.Unlock()
+	if r.state.Load() != resumeDetached {
+		return ErrOver
+	}
+	if err := r.out.Resume(received); err != nil {
+		r.end(err)
+		return err
+	}
+	if err := next.standFor(r.fd); err != nil {
+		return err
+	}
+	Unhurried(r.fd)
+	r.socket.Store(&socket{next})
+	r.in.Heard(received)
+	r.noteLocked()
+	r.told.Store(0)
+	r.owes.Store(false)
+	if !r.state.CompareAndSwap(resumeDetached, resumeAttached) {
+		return ErrOver
+	}
+	r.changed.Ring()
+	return nil
+}
+
+// Resumes is what this side says first on another socket: how many bytes it has received.
+func Resumes(received uint64) []byte {
+	return resume.AppendHeader(nil, resume.Header{Kind: resume.Received, Received: received})
+}
+
+// ReadResumes reads what the peer says first on another socket.
+func ReadResumes(r io.Reader) (received uint64, err error) {
+	var b [resume.HeaderSize]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return 0, err
+	}
+	h, err := resume.ParseHeader(b[:])
+	if err == nil && h.Kind != resume.Received {
+		err = fmt.Errorf("%w: a record of kind %d comes first", resume.ErrProtocol, h.Kind)
+	}
+	return h.Received, err
+}
+
+// Fail ends the stream: there will be no other socket.
+func (r *Resumable) Fail(why error) { r.end(why) }
+
+func (r *Resumable) end(why error) {
+	if !r.why.CompareAndSwap(nil, &why) {
+		return
+	}
+	r.state.Store(resumeEnded)
+	_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
+	close(r.ended)
+	r.changed.Ring()
+}
+
+// reason is why the stream has ended.
+func (r *Resumable) reason() error { return *r.why.Load() }
+
+// Shutdown takes leave of the peer, and ends the stream.
+func (r *Resumable) Shutdown() {
+	r.sending.Lock()
+	if r.state.Load() == resumeAttached {
+		r.out.End()
+		r.pump(false)
+	}
+	r.sending.Unlock()
+	r.end(io.EOF)
+}
+
+// Close also releases the descriptor; no call may be in progress.
+func (r *Resumable) Close() error {
+	r.end(net.ErrClosed)
+	return r.socket.Load().Close()
+}
