@@ -140,6 +140,7 @@ type Client struct {
 	RDMAMemory Size
 	Bulk       int           // connections for big copies, beside the main one
 	Queue      time.Duration // how long it waits for a place on a server that is full; 0: not at all
+	Resume     bool          // its session outlives its connections
 }
 
 const usualBulk = 4
@@ -162,6 +163,13 @@ func ReadClient() (*Client, error) {
 	}
 	if c.Queue, err = ParseQueue(os.Getenv("SCUDA_QUEUE")); err != nil {
 		return nil, fmt.Errorf("SCUDA_QUEUE: %w", err)
+	}
+	switch text := strings.Trim(os.Getenv("SCUDA_RESUME"), blanks); text {
+	case "", "0":
+	case "1":
+		c.Resume = true
+	default:
+		return nil, fmt.Errorf("SCUDA_RESUME: write 1 or 0, not %.40q", text)
 	}
 	return &c, nil
 }

@@ -165,7 +165,7 @@ func TestCallbackMessagesThatSuffer(t *testing.T) {
 			case "swallowed":
 				b.deaf = true
 			}
-			p := start(t, clientEnv(b.listen(t)), program(c.program), kernels)
+			p := start(t, clientEnv(b.listen(t), "SCUDA_RESUME=0"), program(c.program), kernels)
 			code := p.wait(patience)
 			b.mu.Lock()
 			defer b.mu.Unlock()

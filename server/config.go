@@ -39,6 +39,9 @@ const (
 	DefaultQueue     = 256
 )
 
+// DefaultGrace is how long sessions outlive their connections where a [Config] says nothing.
+const DefaultGrace = time.Minute
+
 // DefaultCache is the module cache's bound where a [Config] says nothing.
 const DefaultCache = modcache.DefaultBytes
 
@@ -117,6 +120,9 @@ type Config struct {
 	Turns bool
 	// how long running sessions may go on after the context was cancelled; default 30 s, negative: not at all
 	Drain time.Duration
+	// Grace is how long a session outlives its connections, so that its client may come back; default [DefaultGrace],
+	// negative: not at all.
+	Grace time.Duration
 
 	// UsageLog is the file that says what sessions used; "": one in StateDir, if there is one; [usage.None]: none.
 	UsageLog string
@@ -165,6 +171,7 @@ func (c Config) withDefaults() Config {
 	if c.Drain == 0 {
 		c.Drain = defaultDrain
 	}
+	c.Grace = max(cmp.Or(c.Grace, DefaultGrace), 0)
 	c.Isolation = cmp.Or(c.Isolation, isolation.Auto)
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

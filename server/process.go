@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/door"
@@ -31,6 +32,7 @@ const (
 	msgCallback = transport.KindCallback // joinInfo with the callback connection
 	msgBulk     = transport.KindBulk     // joinInfo with a bulk connection
 	msgRDMA     = transport.KindRDMA     // joinInfo with the control connection of RDMA
+	msgResume   = transport.KindResume   // joinInfo with another socket for a connection
 	msgNotice   = "notice"               // noticeInfo, a line for the log of the session's client
 	msgPage     = "page"                 // the page of memory that the worker counts in, before its configuration
 	msgCommons  = "commons"              // commonsInfo with the memory of the tenant's sessions, before a CUDA session
@@ -88,6 +90,7 @@ type sessionInfo struct {
 	TLS     *tlsrecord.State
 	Limits  config.Limits // those of a CUDA session's tenant
 	GPUs    []string      // those that an NVML session sees, by UUID; none: all
+	Grace   time.Duration // how long it outlives its connections; 0: not at all
 }
 
 type commonsInfo struct {
@@ -95,8 +98,10 @@ type commonsInfo struct {
 }
 
 type joinInfo struct {
-	Count int // bulk connections that there will be
-	TLS   *tlsrecord.State
+	Count    int    // bulk connections that there will be
+	Line     uint32 // which of the session's connections it is
+	Received uint64 // of another socket: bytes that the client has received
+	TLS      *tlsrecord.State
 }
 
 type endedInfo struct {

@@ -308,7 +308,7 @@ func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
 	_ = c.SetDeadline(time.Now().Add(transport.PrefaceTimeout))
 	p, err := s.meet(c)
 	if err == nil {
-		err = check(p.Hello)
+		err = check(p.Hello, s.cfg.offered())
 	}
 	if err != nil {
 		s.refuseAtDoor(p, visit, log, err)
@@ -326,7 +326,7 @@ func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
 		_ = c.SetDeadline(time.Time{})
 		visit.Leave()
 		err = s.openNVML(p, log)
-	case transport.KindCallback, transport.KindBulk, transport.KindRDMA:
+	case transport.KindCallback, transport.KindBulk, transport.KindRDMA, transport.KindResume:
 		err = s.join(p)
 	case transport.KindInfo:
 		err = s.serveInfo(p)

@@ -131,8 +131,6 @@ func TestOtherReleases(t *testing.T) {
 			func(h *transport.Hello) { h.Digest = "00" }},
 		{"needs a capability", transport.ErrCapability, []string{server, `"tea"`},
 			func(h *transport.Hello) { h.Requires = []string{"tea"} }},
-		{"comes back to a line", transport.ErrCapability, []string{server, "lines that outlive their sockets"},
-			func(h *transport.Hello) { h.Line, h.Epoch = 1, 2 }},
 		{"has more capabilities", nil, nil,
 			func(h *transport.Hello) { h.Capabilities = []string{"coffee", transport.CapCorrelation} }},
 	} {

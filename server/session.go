@@ -6,9 +6,9 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -19,10 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/config"
-	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/door"
-	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/queue"
@@ -37,9 +35,11 @@ type session struct {
 	client     client
 	who        bearer
 	terms      lease.Terms
-	tickets    bool            // further connections need one
-	used       map[string]bool // tickets; guarded by sessions.mu
-	proc       *process        // set before the session can be found
+	tickets    bool              // further connections need one
+	used       map[string]bool   // tickets; guarded by sessions.mu
+	grace      time.Duration     // how long it outlives its connections; 0: not at all
+	epochs     map[uint32]uint64 // sockets that its connections have had; guarded by sessions.mu
+	proc       *process          // set before the session can be found
 	opened     time.Time
 	visit      *commons.Visit // nil: of NVML
 	spent      spent
@@ -223,6 +223,7 @@ func (s *sessions) find(c arrival) *session {
 // tickets is how many further connections a session may have for a purpose.
 var tickets = map[string]int{
 	transport.KindCallback: 1, transport.KindRDMA: 1, transport.KindBulk: transport.MaxBulkConns,
+	transport.KindResume: math.MaxInt,
 }
 
 // permits says whether a connection may join. A client of before there were tickets presents the secret.
@@ -238,6 +239,9 @@ func (x *session) permits(c arrival) bool {
 	want, err := transport.Ticket(x.secret, x.id, h.Purpose, n, c.peer)
 	if err != nil || !transport.SameTicket(want, h.Ticket) {
 		return false
+	}
+	if h.Kind == transport.KindResume {
+		return x.follows(h, n)
 	}
 	use := h.Purpose + " " + strconv.Itoa(n)
 	if x.used[use] {
@@ -404,8 +408,10 @@ func (s *supervisor) serveSession(
 	if !nvml {
 		x.quota = uint64(limits.MostVRAM())
 		w.Devices = devicesWithin(w.Devices, x.quota)
+		x.allowReturn(s.cfg.Grace, c.Hello, w)
 	}
-	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits, GPUs: terms.GPUs}
+	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits, GPUs: terms.GPUs,
+		Grace: x.grace}
 	if nvml {
 		w.DriverVersion = s.facts.Load().DriverVersion
 	}
@@ -506,7 +512,8 @@ func (s *supervisor) serveSession(
 	return nil
 }
 
-// join hands a further connection to the worker of its session.
+// join hands a further connection to the worker of its session, or another socket for one. Behind the welcome of that
+// the worker says how much it has received.
 func (s *supervisor) join(c arrival) error {
 	hello := c.Hello
 	if hello.Kind == transport.KindRDMA {
@@ -520,13 +527,18 @@ func (s *supervisor) join(c arrival) error {
 	}
 	w := greeting(hello)
 	w.Session = x.id
+	if hello.Kind == transport.KindResume {
+		w.Line, w.Epoch, w.Capabilities = hello.Line, hello.Epoch, s.cfg.offered()
+	}
 	if err := sendWelcome(c, w); err != nil {
 		return nil // the client will ask again
 	}
 	_ = c.SetDeadline(time.Time{})
 	state, err := transport.Export(c.peer)
 	if err == nil {
-		err = passOn(c, x.proc, hello.Kind, joinInfo{Count: hello.Count, TLS: state})
+		err = passOn(c, x.proc, hello.Kind, joinInfo{
+			Count: hello.Count, Line: lineOf(hello), Received: hello.Acknowledged, TLS: state,
+		})
 	}
 	if err != nil {
 		s.log.Warn("cannot pass on a connection", "kind", hello.Kind, "session", x.id, "error", err)
@@ -554,45 +566,4 @@ func closeFD(fd int) {
 func readFull(r io.Reader, b []byte) bool {
 	_, err := io.ReadFull(r, b)
 	return err == nil
-}
-
-// greeting is what every welcome says: this server's release, and what it and the client can do together.
-func greeting(h *transport.Hello) *transport.Welcome {
-	w := &transport.Welcome{
-		Version: release.Version(), Digest: digest, MinVersion: transport.Spoken.Min, MaxVersion: transport.Spoken.Max,
-		Capabilities: transport.Offered(),
-	}
-	w.Protocol, _ = transport.Spoken.Common(h.Versions())
-	return w
-}
-
-// check refuses a client with which this server cannot speak: another digest of what travels, or a need that the server
-// does not meet.
-func check(h *transport.Hello) error {
-	if _, missing := transport.Agree(nil, h.Needs(), transport.Offered()); missing != nil {
-		return &transport.CapabilityError{Missing: missing, Peer: "this server", Release: release.Version()}
-	}
-	switch h.Kind {
-	case transport.KindInfo, transport.KindAdmin, transport.KindCallback, transport.KindBulk, transport.KindRDMA:
-		// no calls, or those of a session that was checked
-		return nil
-	}
-	if h.Digest == digest && h.Kind == transport.KindCUDA {
-		if err := executor.CheckHello(h); err != nil {
-			return refusef(transport.StatusMalformed, "%w", err)
-		}
-	}
-	if h.Digest == digest {
-		return nil
-	}
-	return refusef(transport.StatusDigest,
-		"client %s has API description %.12s, server %s has %.12s; install the same scuda release on both machines",
-		orUnknown(h.Version), orUnknown(h.Digest), release.Version(), digest)
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "(unknown)"
-	}
-	return fmt.Sprintf("%.40s", s)
 }

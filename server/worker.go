@@ -80,6 +80,7 @@ type worker struct {
 	page     *metrics.Shared
 	seat     *commons.Seat // comes before the session
 	ender    *ender        // of an NVML session; of the goroutine that listens
+	lines    *lines        // of a session that outlives its sockets, else nil; of that goroutine, too
 }
 
 func (w *worker) run() error {
@@ -326,7 +327,7 @@ func (w *worker) listen() {
 			err = w.sit(m)
 		case msgSession:
 			err = w.openSession(m)
-		case msgCallback, msgBulk, msgRDMA:
+		case msgCallback, msgBulk, msgRDMA, msgResume:
 			err = w.join(m)
 		case msgProcesses:
 			closeFD(m.FD)
@@ -388,6 +389,14 @@ func (w *worker) openSession(m *handoff.Message) error {
 		return err
 	}
 	log := w.log.With("session", info.ID)
+	if info.Grace > 0 {
+		w.lines = newLines(info.Grace, log)
+		r, err := w.lines.resumable(transport.LineMain, conn, transport.MainWindows)
+		if err != nil {
+			return errors.Join(err, conn.Close())
+		}
+		conn = r
+	}
 	var work func() error
 	if w.cfg.Mode == modeNVML {
 		options := nvmldispatch.Options{
@@ -413,11 +422,18 @@ func (w *worker) openSession(m *handoff.Message) error {
 		w.session.Store(s)
 		work = s.Run
 	}
-	watch, err := unix.FcntlInt(uintptr(m.FD), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		return errors.Join(err, conn.Close())
+	if r, ok := conn.(*transport.Resumable); ok {
+		go func() {
+			<-r.Ended()
+			w.endStuck(log)
+		}()
+	} else {
+		watch, err := unix.FcntlInt(uintptr(m.FD), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return errors.Join(err, conn.Close())
+		}
+		go w.watch(watch, log)
 	}
-	go w.watch(watch, log)
 	select {
 	case w.work <- work:
 		return nil
@@ -446,6 +462,11 @@ func (w *worker) watch(fd int, log *slog.Logger) {
 			break
 		}
 	}
+	w.endStuck(log)
+}
+
+// endStuck ends the process of a session whose client is gone, if it does not end by itself.
+func (w *worker) endStuck(log *slog.Logger) {
 	time.Sleep(hangLimit)
 	if w.over.Load() {
 		return
@@ -484,10 +505,41 @@ func (w *worker) join(m *handoff.Message) error {
 		return errors.Join(err, plain.Close())
 	}
 	switch m.Type {
-	case msgBulk:
-		return s.AttachBulk(c, info.Count)
 	case msgRDMA:
 		return s.AttachRDMA(c)
+	case msgResume:
+		if w.lines == nil {
+			return errors.Join(errors.New("another socket for a session that ends with the first"), c.Close())
+		}
+		go func() { // it may take a while until all is sent that the client lacks
+			if err := w.lines.join(info.Line, c, info.Received); err != nil && !errors.Is(err, transport.ErrOver) {
+				w.log.Warn("cannot go on at another socket", "line", info.Line, "error", err)
+			}
+		}()
+		return nil
 	}
-	return s.AttachCallback(c)
+	line, err := w.newLine(c, info.Line)
+	if err != nil {
+		return err
+	}
+	if m.Type == msgBulk {
+		return s.AttachBulk(line, info.Count)
+	}
+	return s.AttachCallback(line)
+}
+
+// newLine makes a line of one of the session's connections.
+func (w *worker) newLine(c net.Conn, number uint32) (*transport.Line, error) {
+	if w.lines == nil {
+		return transport.NewLine(c)
+	}
+	conn, err := transport.ConnOf(c)
+	if err != nil {
+		return nil, err
+	}
+	r, err := w.lines.resumable(number, conn, transport.LineWindows)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return transport.Resumed(r), nil
 }

@@ -129,7 +129,8 @@ const (
 	KindCUDA     = "cuda"
 	KindCallback = "side" // the name of the callback connection on the wire
 	KindBulk     = "bulk"
-	KindRDMA     = "rdma" // the control connection of RDMA
+	KindRDMA     = "rdma"   // the control connection of RDMA
+	KindResume   = "resume" // another socket for one of a session's connections
 	KindNVML     = "nvml"
 	KindInfo     = "info"
 	KindAdmin    = "admin" // HTTP, as package admin answers it

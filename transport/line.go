@@ -25,14 +25,13 @@ const (
 // stream stands still for, where a thread that the kernel wakes by itself is sooner back at work than a goroutine for
 // which the runtime's poller has to be woken first. One goroutine may read while another writes.
 type Line struct {
-	fd     int
-	ends   [2]net.Addr             // of the socket: here and there
-	head   [MessageHeaderSize]byte // of the message that is being sent
-	bufs   [3][]byte
-	bufsIn [1][]byte
-	last   time.Time // when bytes were read last
-	shut   atomic.Bool
-	tls    *tlsrecord.Stream // nil: the bytes travel as they are
+	fd   int
+	ends [2]net.Addr             // of the socket: here and there
+	head [MessageHeaderSize]byte // of the message that is being sent
+	bufs [3][]byte
+	last time.Time // when bytes were read last
+	shut atomic.Bool
+	tls  *tlsrecord.Stream // nil: the bytes travel as they are
 	// what is sent of it
 	sealed [1][]byte
 
@@ -49,6 +48,8 @@ func Resumed(r *Resumable) *Line {
 		l.ends[1] = tcpAddr(a)
 	}
 	Unhurried(l.fd)
+	r.blocks = true
+	_ = unix.SetNonblock(l.fd, false) // as that of any line; what must not wait says so in its calls
 	return l
 }
 
@@ -151,9 +152,8 @@ func (l *Line) read(b []byte) (int, error) {
 }
 
 func (l *Line) readResumed(b []byte) (int, error) {
-	l.bufsIn[0] = b
 	for began := l.last; ; {
-		n, err := l.res.Recv(l.bufsIn[:])
+		n, err := l.res.RecvFull(b)
 		if !errors.Is(err, ErrAgain) {
 			l.last = time.Now()
 			return n, err
@@ -205,6 +205,29 @@ func (l *Line) Send(h MessageHeader, payload []byte) error {
 	h.Len = uint32(len(payload))
 	l.bufs = [3][]byte{h.Append(l.head[:0]), payload, padding[:Pad(len(payload))-len(payload)]}
 	return l.write(l.bufs[:])
+}
+
+// Keeps says whether the line can keep data until the peer has received them ([Line.Keep]).
+func (l *Line) Keeps() bool { return l.res != nil }
+
+// Keep sends a message as Send does, with a payload that does not change until back is called.
+func (l *Line) Keep(h MessageHeader, payload []byte, back func(received bool)) error {
+	h.Len = uint32(len(payload))
+	return l.res.Keep(h.Append(l.head[:0]), payload, padding[:Pad(len(payload))-len(payload)], back)
+}
+
+// Abandon gives back what is kept. The line has ended.
+func (l *Line) Abandon() {
+	if l.res != nil {
+		l.res.Abandon()
+	}
+}
+
+// Acknowledge tells the peer that everything was received that was read, where that is of use to it.
+func (l *Line) Acknowledge() {
+	if l.res != nil {
+		l.res.tell()
+	}
 }
 
 // Ready says whether a short message can be sent without waiting for the peer.
@@ -279,6 +302,14 @@ func (l *Line) sendPlain(bufs [][]byte) (int, error) {
 		}
 		return 0, err
 	}
+}
+
+// Lose gives the line's socket up, which does not answer any more, where the line may get another one.
+func (l *Line) Lose(why error) bool {
+	if l.res != nil {
+		l.res.Lose(why)
+	}
+	return l.res != nil
 }
 
 // Shutdown ends the line both ways and wakes those who use it.

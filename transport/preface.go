@@ -44,8 +44,8 @@ type Hello struct {
 	Requires     []string `json:",omitempty"` // capabilities of the server without which the client does not go on
 
 	// Of a client that comes back to a line ([CapResume]).
-	Line         uint32 `json:",omitempty"`
-	Epoch        uint64 `json:",omitempty"`
+	Line         uint32 `json:",omitempty"` // a Line constant, or one of the bulk connections from LineBulk on
+	Epoch        uint64 `json:",omitempty"` // how many sockets the line has had
 	Acknowledged uint64 `json:",omitempty"` // position of the server's stream up to which the client has everything
 
 	// Of a further connection ([CapTickets]).
@@ -104,6 +104,8 @@ type Welcome struct {
 	Line         uint32 `json:",omitempty"`
 	Epoch        uint64 `json:",omitempty"`
 	Acknowledged uint64 `json:",omitempty"` // position of the client's stream up to which the server has everything
+	// Grace is how long the server keeps a session that has lost its connections.
+	Grace time.Duration `json:",omitempty"`
 
 	Load *Load `json:",omitempty"` // of an information session
 

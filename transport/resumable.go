@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,6 +28,7 @@ type Resumable struct {
 	remote string
 	peerTo int // bytes of the peer's that are received before it is told so
 	lost   func(error)
+	blocks bool // those who receive wait in the kernel
 
 	sending  sync.Mutex
 	out      *resume.Out
@@ -38,19 +38,23 @@ type Resumable struct {
 	in        *resume.In
 	bufs      [maxVec][]byte
 
-	socket  atomic.Pointer[socket]
-	state   atomic.Int32
-	changed Bell                  // rung with the state
-	ended   chan struct{}         // closed in the state resumeEnded
-	why     atomic.Pointer[error] // of that state; set before it
+	replacing sync.Mutex // held while a socket is given up or replaced; taken last
+	socket    atomic.Pointer[socket]
+	state     atomic.Int32
+	changed   Bell                  // rung with the state
+	ended     chan struct{}         // closed in the state resumeEnded
+	why       atomic.Pointer[error] // of that state; set before it
 
-	counted, told, peer atomic.Uint64 // bytes: received; those that the peer was told of; those that it has received
-	needs               atomic.Uint64 // the window is full until the peer has received so much
-	say                 atomic.Bool   // the peer has to be told how much was received
-	owes                atomic.Bool   // ... and the socket has no room for it
-	ready               atomic.Bool   // bytes wait in the buffer
-	readers             atomic.Int32  // who wait for bytes
-	pollers             atomic.Int32  // who ask the kernel about the descriptor
+	counted, told atomic.Uint64 // bytes: received; those that the peer was told of
+	peer, taken   atomic.Uint64 // bytes that the peer has received; those of which the window knows it
+	needs         atomic.Uint64 // the window is full until the peer has received so much
+	say           atomic.Bool   // the peer has to be told how much was received
+	owes          atomic.Bool   // ... and the socket has no room for it
+	ready         atomic.Bool   // bytes wait in the buffer
+	dry           atomic.Bool   // a broken socket has brought all
+	lends         atomic.Bool   // bytes are lent, so that news of the peer gives some back
+	readers       atomic.Int32  // who wait for bytes
+	pollers       atomic.Int32  // who ask the kernel about the descriptor
 }
 
 var _ Conn = (*Resumable)(nil)
@@ -65,10 +69,12 @@ const (
 
 // Sizes of a Resumable. A peer may send a window ahead of what is read; small records take more room than their bytes.
 const (
-	resumeBuffer = 64 << 10
+	resumeBuffer = 16 << 10
 	overhead     = 2
 	stuckNap     = 5 * time.Millisecond
-	pollerNap    = 100 * time.Microsecond
+	// bytes for which it is worth to wait in one system call
+	leastBlocking = 32 << 10
+	pollerNap     = 100 * time.Microsecond
 )
 
 // socket carries a stream at present.
@@ -137,6 +143,7 @@ func (r *Resumable) sent() {
 	if r.say.Load() || r.owes.Load() {
 		r.tell()
 	}
+	r.giveBack()
 }
 
 func (r *Resumable) send(bufs [][]byte) (int, error) {
@@ -144,13 +151,13 @@ func (r *Resumable) send(bufs [][]byte) (int, error) {
 		return 0, fmt.Errorf("send to %s: %w", r.remote, r.reason())
 	}
 	if r.accepted == 0 {
-		if err := r.makeRoom(); err != nil {
+		if err := r.makeRoom(1); err != nil {
 			return 0, err
 		}
 		if r.accepted = r.out.Write(bufs); r.accepted == 0 {
 			for _, b := range bufs {
 				if len(b) > 0 {
-					r.needs.Store(r.out.Full())
+					r.needs.Store(r.out.Full(1))
 					return 0, ErrAgain
 				}
 			}
@@ -166,18 +173,24 @@ func (r *Resumable) send(bufs [][]byte) (int, error) {
 	return n, nil
 }
 
-// makeRoom forgets what the peer has received. Where the window is full the socket is asked for news: whoever reads may
-// be far behind.
-func (r *Resumable) makeRoom() error {
-	err := r.out.Acknowledged(r.peer.Load())
-	if err == nil && r.out.Room() == 0 && r.state.Load() == resumeAttached {
+// makeRoom forgets what the peer has received. Where there is no room for n bytes the socket is asked for news: whoever
+// reads may be far behind. sending is held.
+func (r *Resumable) makeRoom(n int) error {
+	err := r.settle()
+	if err == nil && r.out.Room() < n && r.state.Load() == resumeAttached {
 		r.readAhead()
-		err = r.out.Acknowledged(r.peer.Load())
+		err = r.settle()
 	}
 	if err != nil {
 		r.end(err)
 	}
 	return err
+}
+
+func (r *Resumable) settle() error {
+	peer := r.peer.Load()
+	r.taken.Store(peer)
+	return r.out.Acknowledged(peer)
 }
 
 // pump writes what is pending, and says whether that is all. sending is held.
@@ -223,6 +236,7 @@ func (r *Resumable) Recv(bufs [][]byte) (int, error) {
 	if n > 0 && r.counted.Load()-r.told.Load() >= uint64(r.peerTo) {
 		r.tell()
 	}
+	r.giveBack()
 	return n, err
 }
 
@@ -251,10 +265,13 @@ func (r *Resumable) receive(bufs [][]byte) (int, error) {
 		n, err := r.socket.Load().Recv(vec)
 		clear(r.bufs[:])
 		switch {
-		case errors.Is(err, ErrAgain), errors.Is(err, unix.EFAULT):
+		case errors.Is(err, unix.EFAULT):
 			return 0, err
 		case err != nil:
-			r.lose(err)
+			if !errors.Is(err, ErrAgain) {
+				r.lose(err)
+			}
+			r.dry.Store(r.state.Load() == resumeLost)
 			return 0, ErrAgain
 		}
 		took := min(n, direct)
@@ -263,6 +280,50 @@ func (r *Resumable) receive(bufs [][]byte) (int, error) {
 		if took > 0 {
 			return took, nil
 		}
+	}
+}
+
+// RecvFull is Recv for a thread that has nothing else to do: it waits until b is full, where the socket's next bytes
+// belong there, and only so long for others. It gives [ErrAgain] where [Resumable.Wait] has to be called.
+func (r *Resumable) RecvFull(b []byte) (n int, err error) {
+	r.receiving.Lock()
+	if plain, ok := r.socket.Load().dialled.(*tcpConn); ok && r.state.Load() == resumeAttached && !plain.early.Load() {
+		if most := min(len(b), r.in.Direct()); most >= leastBlocking {
+			n, err = r.block(plain, b[:most])
+		}
+	}
+	if n == 0 && err == nil {
+		n, err = r.receive([][]byte{b})
+	}
+	r.noteLocked()
+	r.receiving.Unlock()
+	if n > 0 && r.counted.Load()-r.told.Load() >= uint64(r.peerTo) {
+		r.tell()
+	}
+	r.giveBack()
+	return n, err
+}
+
+// block receives all of b, or less where the socket breaks. It ends when the socket is shut down.
+func (r *Resumable) block(c *tcpConn, b []byte) (int, error) {
+	for {
+		n, err := recvAll(c.fd, b)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EFAULT:
+			return 0, err
+		case err == unix.EAGAIN:
+			return 0, ErrAgain
+		case err != 0:
+			r.lose(err)
+			return 0, ErrAgain
+		case n == 0:
+			r.lose(io.EOF)
+			return 0, ErrAgain
+		}
+		r.in.Took(n)
+		return n, nil
 	}
 }
 
@@ -305,7 +366,9 @@ func (r *Resumable) vector(bufs [][]byte) (vec [][]byte, direct int) {
 // readAhead takes what the socket has into the buffer, so that what the peer says about its receiving is heard. It
 // leaves that to whoever waits for bytes, and would not be woken by those in the buffer. sending is held.
 func (r *Resumable) readAhead() {
-	r.receiving.Lock()
+	if !r.receiving.TryLock() {
+		return // somebody reads
+	}
 	defer r.receiving.Unlock()
 	if r.readers.Load() == 0 {
 		r.readAheadLocked()
@@ -362,6 +425,9 @@ func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
 		case resumeEnded:
 			return Readable | Writable, nil
 		case resumeLost, resumeDetached:
+			if ev&Readable != 0 && r.state.Load() == resumeLost && !r.dry.Load() {
+				return Readable, nil // what the socket has brought
+			}
 			r.changed.AwaitFor(seen, left())
 			continue
 		}
@@ -433,161 +499,11 @@ func (r *Resumable) awaitPollers() {
 
 func (r *Resumable) isFull() bool { return r.peer.Load() < r.needs.Load() }
 
+// Dry says that a broken socket has brought all that it will.
+func (r *Resumable) Dry() bool { return r.dry.Load() || r.state.Load() != resumeLost }
+
 // Ready says whether a short message can be sent without waiting for the peer.
 func (r *Resumable) Ready() bool {
 	ev, err := r.Wait(Writable, 0)
 	return err == nil && ev&Writable != 0 && r.state.Load() == resumeAttached
-}
-
-// Lose gives the socket up: it does not answer any more.
-func (r *Resumable) Lose(why error) {
-	r.sending.Lock()
-	defer r.sent()
-	r.lose(why)
-}
-
-// lose notes that the socket is broken. What it brought may still be read. sending or receiving is held, so that no
-// other socket stands behind the descriptor yet.
-func (r *Resumable) lose(why error) {
-	if !r.state.CompareAndSwap(resumeAttached, resumeLost) {
-		return
-	}
-	_ = unix.Shutdown(r.fd, unix.SHUT_RDWR) // wakes those who wait for it
-	r.changed.Ring()
-	r.lost(why)
-}
-
-// Detach gives the socket up, and says how many bytes were received: from there on the peer has to send again. It fails
-// with [ErrOver] where the stream has ended, also by a farewell that came at last.
-func (r *Resumable) Detach() (received uint64, err error) {
-	received, err = r.detach()
-	r.awaitPollers()
-	return received, err
-}
-
-func (r *Resumable) detach() (received uint64, err error) {
-	r.sending.Lock()
-	defer r.sending.Unlock()
-	r.receiving.Lock()
-	defer r.receiving.Unlock()
-	if r.state.CompareAndSwap(resumeAttached, resumeLost) {
-		_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
-		r.changed.Ring()
-	}
-	if r.state.Load() == resumeLost {
-		r.readAheadLocked()
-		r.noteLocked()
-		if r.in.Parting() {
-			r.end(io.EOF)
-		}
-	}
-	if !r.state.CompareAndSwap(resumeLost, resumeDetached) && r.state.Load() != resumeDetached {
-		return 0, ErrOver
-	}
-	r.in.Resume()
-	r.noteLocked()
-	return r.in.Count(), nil
-}
-
-// Attach goes on at another socket, whose peer has received so many bytes: a connection as [DialNet] gives it or
-// [ResumeTLS], which it closes. It returns when what the peer lacks has been sent, or the socket has broken as well.
-func (r *Resumable) Attach(c net.Conn, received uint64) error {
-	next, err := newDialled(c, r.remote)
-	if err != nil {
-		return err
-	}
-	if err := r.exchange(next, received); err != nil {
-		_ = next.Close()
-		return err
-	}
-	for {
-		r.sending.Lock()
-		done := r.pump(true)
-		r.sent()
-		if done || r.state.Load() != resumeAttached {
-			return nil
-		}
-		if _, err := r.poll(Writable, time.Second); err != nil {
-			return nil // whoever uses it finds the same
-		}
-	}
-}
-
-func (r *Resumable) exchange(next dialled, received uint64) error {
-	r.sending.Lock()
-	defer r.sending.Unlock()
-	r.receiving.Lock()
-	defer r.receiving.Unlock()
-	if r.state.Load() != resumeDetached {
-		return ErrOver
-	}
-	if err := r.out.Resume(received); err != nil {
-		r.end(err)
-		return err
-	}
-	if err := next.standFor(r.fd); err != nil {
-		return err
-	}
-	Unhurried(r.fd)
-	r.socket.Store(&socket{next})
-	r.in.Heard(received)
-	r.noteLocked()
-	r.told.Store(0)
-	r.owes.Store(false)
-	if !r.state.CompareAndSwap(resumeDetached, resumeAttached) {
-		return ErrOver
-	}
-	r.changed.Ring()
-	return nil
-}
-
-// Resumes is what this side says first on another socket: how many bytes it has received.
-func Resumes(received uint64) []byte {
-	return resume.AppendHeader(nil, resume.Header{Kind: resume.Received, Received: received})
-}
-
-// ReadResumes reads what the peer says first on another socket.
-func ReadResumes(r io.Reader) (received uint64, err error) {
-	var b [resume.HeaderSize]byte
-	if _, err := io.ReadFull(r, b[:]); err != nil {
-		return 0, err
-	}
-	h, err := resume.ParseHeader(b[:])
-	if err == nil && h.Kind != resume.Received {
-		err = fmt.Errorf("%w: a record of kind %d comes first", resume.ErrProtocol, h.Kind)
-	}
-	return h.Received, err
-}
-
-// Fail ends the stream: there will be no other socket.
-func (r *Resumable) Fail(why error) { r.end(why) }
-
-func (r *Resumable) end(why error) {
-	if !r.why.CompareAndSwap(nil, &why) {
-		return
-	}
-	r.state.Store(resumeEnded)
-	_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
-	close(r.ended)
-	r.changed.Ring()
-}
-
-// reason is why the stream has ended.
-func (r *Resumable) reason() error { return *r.why.Load() }
-
-// Shutdown takes leave of the peer, and ends the stream.
-func (r *Resumable) Shutdown() {
-	r.sending.Lock()
-	if r.state.Load() == resumeAttached {
-		r.out.End()
-		r.pump(false)
-	}
-	r.sending.Unlock()
-	r.end(io.EOF)
-}
-
-// Close also releases the descriptor; no call may be in progress.
-func (r *Resumable) Close() error {
-	r.end(net.ErrClosed)
-	return r.socket.Load().Close()
 }

@@ -316,6 +316,9 @@ func TestResumableBetweenSockets(t *testing.T) {
 	if err := send(a, "two"); !errors.Is(err, ErrAgain) {
 		t.Errorf("without a socket: %v", err)
 	}
+	if _, err := a.Recv([][]byte{make([]byte, 1)}); !errors.Is(err, ErrAgain) || !a.Dry() {
+		t.Errorf("the broken socket has brought more: %v", err)
+	}
 	if ev, err := a.Wait(Readable|Writable, time.Millisecond); ev != 0 || err != nil {
 		t.Errorf("without a socket there is %v (%v)", ev, err)
 	}

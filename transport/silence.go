@@ -62,15 +62,17 @@ func Unsent(fd int) int {
 // Debtors counts for how many beats in a row each of some sockets has owed an acknowledgement.
 type Debtors map[int]int
 
-// Look looks at the sockets, and says whether one of them has been silent for too long.
-func (d Debtors) Look(fds []int, traffic func(fd int) Traffic) (gone bool) {
+// Look looks at the sockets, and says which of them have been silent for too long. It forgets those.
+func (d Debtors) Look(fds []int, traffic func(fd int) Traffic) (gone []int) {
 	for _, fd := range fds {
 		if !traffic(fd).Owed {
 			delete(d, fd)
 			continue
 		}
-		d[fd]++
-		gone = gone || d[fd] >= SilentBeats
+		if d[fd]++; d[fd] >= SilentBeats {
+			delete(d, fd)
+			gone = append(gone, fd)
+		}
 	}
 	return gone
 }

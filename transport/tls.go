@@ -260,6 +260,15 @@ func (c *tlsConn) Wait(ev Events, timeout time.Duration) (Events, error) {
 	return c.tcpConn.Wait(ev, timeout)
 }
 
+// ConnOf makes a [Conn] of a connection, with or without TLS, which it closes: the descriptor is another one.
+func ConnOf(c net.Conn) (Conn, error) {
+	d, err := newDialled(c, c.RemoteAddr().String())
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
 // newDialled makes a Conn of a connection that was just opened.
 func newDialled(c net.Conn, remote string) (dialled, error) {
 	var stream *tlsrecord.Stream

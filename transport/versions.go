@@ -86,6 +86,8 @@ var capabilityTexts = map[string]string{
 }
 
 // Offered are the capabilities of this release, of client and server alike.
+//
+// [CapResume] is offered by sessions of CUDA where both sides want it.
 func Offered() []string { return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile} }
 
 // CapabilityError is a peer that lacks something without which the other side does not go on.

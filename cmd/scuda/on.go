@@ -80,6 +80,7 @@ func (o *onOptions) environment(ctx context.Context, env []string) ([]string, er
 		env = setEnv(env, "SCUDA_FINGERPRINT", r.Ready.Fingerprint)
 	}
 	env = setEnv(env, "SCUDA_TRANSPORT", "tcp")
+	env = setEnv(env, "SCUDA_RESUME", "0") // the far side ends with the one connection that there is
 	return setEnv(setEnv(env, "SCUDA_SERVER", r.Address), "SCUDA_TOKEN", r.Token), nil
 }
 

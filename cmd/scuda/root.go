@@ -92,7 +92,7 @@ and then:                         scuda run -- python3 train.py
 		newDoctor(), newEnv(), newCDI())
 	add(groupServe, newServe(), newService(), newToken(), newCA(), newLease(), newSlurm(), newPS(), newTop(), newKill(),
 		newDrain(), newUsage())
-	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA())
+	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA(), newChaos())
 	root.AddCommand(newVersion(), newUpgrade(), newWorker(), newSpawner(), newMan(), newBundle(), newNear(), newFar())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

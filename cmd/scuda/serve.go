@@ -86,6 +86,7 @@ type serveOptions struct {
 	rdmaBytes string
 	direct    string
 	drain     time.Duration
+	grace     time.Duration
 	log       string
 	logFormat string
 	metrics   string
@@ -222,6 +223,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"`WHEN` RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always "+
 			"(wherever it works) or never")
 	f.DurationVar(&o.drain, "drain", 30*time.Second, "`TIME` that clients may go on after SIGTERM")
+	f.DurationVar(&o.grace, "grace", server.DefaultGrace,
+		"`TIME` that a session outlives its connections: its program goes on if they can be made again within it; 0: it "+
+			"ends with them")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.StringVar(&o.metrics, "metrics", "",
@@ -280,6 +284,9 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	c.MaxPerClient, c.MaxNVML, c.MaxQueue, c.KeptVRAM = limit(o.client), limit(o.nvml), limit(o.queue), uint64(o.kept)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all
+	}
+	if c.Grace = o.grace; c.Grace == 0 {
+		c.Grace = -1 // likewise
 	}
 	err := o.readRDMA(c)
 	if err != nil {

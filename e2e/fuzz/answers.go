@@ -83,7 +83,7 @@ func (f *fuzzer) tryAnswers(ctx context.Context, c *trial) {
 		return
 	}
 	defer p.cut()
-	got := f.programWithin(context.WithoutCancel(ctx), f.patience, r.Program, p.addr, "SCUDA_BULK=2")
+	got := f.programWithin(context.WithoutCancel(ctx), f.patience, r.Program, p.addr, "SCUDA_BULK=2", "SCUDA_RESUME=0")
 	c.mu.Lock()
 	c.note += "; done: " + strings.Join(plan.did(), ", ")
 	c.mu.Unlock()

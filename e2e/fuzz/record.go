@@ -94,7 +94,7 @@ func (f *fuzzer) recordOne(name string) (*recording, error) {
 	if err != nil {
 		return nil, err
 	}
-	env := []string{"SCUDA_BULK=2"}
+	env := []string{"SCUDA_BULK=2", "SCUDA_RESUME=0"} // what is recorded are messages, not what carries them
 	first := f.program(name, p.addr, env...)
 	p.close()
 	if first.err != nil || first.code != 0 {

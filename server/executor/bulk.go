@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,16 +42,12 @@ func newTransfers(loop copiesLoop, page *metrics.Page) *transfers {
 }
 
 // attach adds one of count connections.
-func (t *transfers) attach(c net.Conn, count int) error {
+func (t *transfers) attach(line *transport.Line, count int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended || count < 1 || count > transport.MaxBulkConns || len(t.conns) >= count {
-		c.Close()
+		_ = line.Close()
 		return errors.Join(errors.New("a bulk connection that the session does not expect"), t.out.Err())
-	}
-	line, err := transport.NewLine(c)
-	if err != nil {
-		return err
 	}
 	conn := &bulk.TCP{Line: line, Sent: func(_, all int) { t.metrics.Add(metrics.SentTCP, all) },
 		Received: func(_, all int) { t.metrics.Add(metrics.ReceivedTCP, all) }}

@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"fmt"
-	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -62,20 +61,16 @@ func newCallbackConn() *callbackConn {
 }
 
 // attach takes the connection. There is one only; a second is refused.
-func (c *callbackConn) attach(conn net.Conn) error {
+func (c *callbackConn) attach(line *transport.Line) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.err != nil:
-		conn.Close()
+		_ = line.Close()
 		return c.err
 	case c.line != nil:
-		conn.Close()
+		_ = line.Close()
 		return errors.New("the session has a callback connection already")
-	}
-	line, err := transport.NewLine(conn)
-	if err != nil {
-		return err
 	}
 	c.line = line
 	close(c.there)

@@ -242,7 +242,7 @@ func (c *client) openCallback() {
 	c.t.Helper()
 	fd, conn := fdPair(c.t)
 	theirs := fileConn(c.t, fd)
-	if err := c.session.AttachCallback(theirs); err != nil {
+	if err := c.session.AttachCallback(lineOf(c.t, theirs)); err != nil {
 		c.t.Fatal(err)
 	}
 	c.callback, c.callbackDone = conn, make(chan struct{})

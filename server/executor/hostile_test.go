@@ -274,7 +274,7 @@ func TestHostileCallback(t *testing.T) {
 			c := connect(t)
 			fd, conn := fdPair(t)
 			theirs := fileConn(t, fd)
-			if err := c.session.AttachCallback(theirs); err != nil {
+			if err := c.session.AttachCallback(lineOf(t, theirs)); err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
 )
 
 // diary notes what the driver is asked for. Launches with a grid of 13 fail.
@@ -132,4 +134,14 @@ func TestManyLaunches(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("the driver saw %q", got)
 	}
+}
+
+// lineOf is a connection as the worker hands it over.
+func lineOf(t testing.TB, c net.Conn) *transport.Line {
+	t.Helper()
+	l, err := transport.NewLine(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }

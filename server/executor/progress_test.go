@@ -224,7 +224,7 @@ func (c *client) bulkLines(n int) []net.Conn {
 	var lines []net.Conn
 	for range n {
 		fd, conn := fdPair(c.t)
-		if err := c.session.AttachBulk(fileConn(c.t, fd), n); err != nil {
+		if err := c.session.AttachBulk(lineOf(c.t, fileConn(c.t, fd)), n); err != nil {
 			c.t.Fatal(err)
 		}
 		lines = append(lines, &bulktest.Chained{Conn: conn})
@@ -491,7 +491,7 @@ func TestBulkConnectionsIncomplete(t *testing.T) {
 	c := connect(t)
 	fd, conn := fdPair(t)
 	defer conn.Close()
-	if err := c.session.AttachBulk(fileConn(t, fd), 2); err != nil {
+	if err := c.session.AttachBulk(lineOf(t, fileConn(t, fd)), 2); err != nil {
 		t.Fatal(err)
 	}
 	data := pattern(3<<20, 3)

@@ -1,9 +1,12 @@
 package executor
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/transport"
 )
@@ -51,7 +54,7 @@ func (p *pulse) run(t *time.Ticker) {
 		}
 		turn := p.turns.Load()
 		fds := p.s.sockets()
-		if owing.Look(fds, transport.TrafficOf) {
+		if gone := owing.Look(fds, transport.TrafficOf); !p.s.lose(gone) {
 			p.gone.Store(true)
 			p.s.log.Error("session ends: the client's machine, or the way to it, does not answer any more")
 			p.s.Stop()
@@ -112,19 +115,51 @@ func underWay(fds []int) bool {
 	return false
 }
 
+// lose gives up sockets that do not answer any more, and says whether the session goes on without them.
+func (s *Session) lose(fds []int) bool {
+	if len(fds) == 0 {
+		return true
+	}
+	goesOn := true
+	lost := func(fd int, lose func(error) bool) {
+		if slices.Contains(fds, fd) {
+			goesOn = lose(unix.ETIMEDOUT) && goesOn
+		}
+	}
+	main, ok := s.conn.(*transport.Resumable)
+	lost(s.conn.FD(), func(why error) bool {
+		if ok {
+			main.Lose(why)
+		}
+		return ok
+	})
+	for _, l := range s.lines() {
+		lost(l.FD(), l.Lose)
+	}
+	return goesOn
+}
+
 // sockets are those of the session.
 func (s *Session) sockets() []int {
 	fds := []int{s.conn.FD()}
+	for _, l := range s.lines() {
+		fds = append(fds, l.FD())
+	}
+	return fds
+}
+
+// lines are the connections beside the main one.
+func (s *Session) lines() (all []*transport.Line) {
 	s.callback.mu.Lock()
 	if s.callback.line != nil {
-		fds = append(fds, s.callback.line.FD())
+		all = append(all, s.callback.line)
 	}
 	s.callback.mu.Unlock()
 	t := s.copies.bulk
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, c := range t.conns {
-		fds = append(fds, c.Line.FD())
+		all = append(all, c.Line)
 	}
-	return fds
+	return all
 }

@@ -188,10 +188,12 @@ func New(cfg Config) (*Session, error) {
 }
 
 // AttachCallback gives the session its callback connection.
-func (s *Session) AttachCallback(c net.Conn) error { return s.callback.attach(c) }
+func (s *Session) AttachCallback(l *transport.Line) error { return s.callback.attach(l) }
 
 // AttachBulk gives the session one of its count bulk connections.
-func (s *Session) AttachBulk(c net.Conn, count int) error { return s.copies.bulk.attach(c, count) }
+func (s *Session) AttachBulk(l *transport.Line, count int) error {
+	return s.copies.bulk.attach(l, count)
+}
 
 // AttachRDMA gives the session the control connection of its RDMA, which it opens in a goroutine of its own.
 func (s *Session) AttachRDMA(c net.Conn) error { return s.copies.path.attach(c) }

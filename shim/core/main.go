@@ -83,7 +83,7 @@ func open(shared *session.Shared) int32 {
 	defer started.Wait()
 	s, err := session.Open(session.Config{Server: c.Server, Hello: h, Shared: shared, Log: log,
 		HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
-		Bulk: c.Bulk, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
+		Bulk: c.Bulk, Resume: c.Resume, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
 	if err != nil {
 		return notConnected(log, err.Error())
 	}

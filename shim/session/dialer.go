@@ -17,6 +17,7 @@ type dialer struct {
 	first   transport.Hello // of the main connection
 	welcome *transport.Welcome
 	told    func(fd int) // of each socket; may be nil
+	returns *returns     // nil: the session ends with its connections
 }
 
 // hello is what a further connection says about itself: it presents a ticket, unless the server knows none.
@@ -40,6 +41,9 @@ func (d *dialer) line(hello *transport.Hello) (*transport.Line, error) {
 	c, err := d.dial(hello)
 	if err != nil {
 		return nil, err
+	}
+	if d.returns != nil && hello.Kind != transport.KindRDMA {
+		return d.returns.line(hello, c)
 	}
 	return transport.NewLine(c)
 }

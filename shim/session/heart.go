@@ -97,16 +97,22 @@ func beats(s *Session) {
 				return
 			}
 		}
-		if s.callback.beat() == gone {
+		if s.callback.beat() == gone && !s.returns.renew(transport.LineCallback, s.callback.heard.Load(), errCallbackSilent) {
 			s.fail(errCallbackSilent)
 			return
 		}
 		active := h.active.Swap(false)
+		if s.returns.away() { // somebody tries to come back
+			h.pulse, s.callback.pulse = pulse{}, pulse{}
+			continue
+		}
 		awaited := isAwaited(s)
 		switch h.beat(signsOf(s), awaited || active) {
 		case gone:
-			s.fail(errSilent)
-			return
+			if !s.returns.renew(transport.LineMain, h.heard.Load(), errSilent) {
+				s.fail(errSilent)
+				return
+			}
 		case ask:
 			ping(s)
 		case fine:

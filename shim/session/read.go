@@ -211,3 +211,21 @@ func (rd *reader) release() {
 	atomic.StoreUint32(&rd.background, backgroundAwake)
 	futexWake(&rd.background)
 }
+
+// takeRest has what a broken socket of the main connection still brought read, for a moment.
+func (rd *reader) takeRest(c *transport.Resumable) {
+	for deadline := time.Now().Add(lastWordsTimeout); !c.Dry() && time.Now().Before(deadline); schedYield() {
+		if rd.shared.lost() != 0 {
+			return
+		}
+		if !rd.tryRead() { // whoever has the reader's place does it
+			continue
+		}
+		err := rd.readAvailable()
+		rd.endRead()
+		if err != nil {
+			rd.owner.fail(err)
+			return
+		}
+	}
+}

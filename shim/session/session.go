@@ -30,6 +30,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -81,6 +82,7 @@ type Config struct {
 	Print   func(stream uint32, text []byte) // writes what kernels printed to standard output (1) or error (2)
 	HostRun func(HostFunction, int32)        // calls a host function of the program; status is for stream callbacks
 	Bulk    int                              // bulk connections that it may open
+	Resume  bool                             // the session outlives its connections, where the server lets it
 
 	Transport  config.Transport // of big copies
 	RDMADevice string           // which RDMA device, see [rdma.Choose]; empty: the one that fits
@@ -123,6 +125,7 @@ type Session struct {
 	callback   callback
 	heart      heart
 	bulk       transfers
+	returns    *returns // nil: the session ends with its connections
 	images     images
 	traffic    traffic
 
@@ -138,6 +141,9 @@ func Open(cfg Config) (*Session, error) {
 	hello := cfg.Hello
 	hello.Kind = transport.KindCUDA
 	s.shared.regions(&hello)
+	if cfg.Resume {
+		hello.Capabilities = append(transport.Offered(), transport.CapResume)
+	}
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
 	conn, welcome, err := transport.Dial(ctx, cfg.Server, &hello)
@@ -145,9 +151,17 @@ func Open(cfg Config) (*Session, error) {
 		s.cancel()
 		return nil, err
 	}
-	s.conn = conn
 	transport.Unhurried(conn.FD())
 	s.dialer = dialer{ctx: ctx, server: cfg.Server, first: cfg.Hello, welcome: welcome, told: cfg.Opened}
+	if cfg.Resume && slices.Contains(welcome.Capabilities, transport.CapResume) && welcome.Grace > 0 {
+		s.returns = newReturns(s)
+		s.dialer.returns = s.returns
+		if conn, err = s.returns.main(conn); err != nil {
+			s.cancel()
+			return nil, err
+		}
+	}
+	s.conn = conn
 	s.connect()
 	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion,
 		"gpu", welcome.GPU, "devices", len(welcome.Devices))
@@ -257,6 +271,8 @@ func (s *Session) broken(err error) {
 
 func reason(err error) string {
 	switch {
+	case errors.As(err, new(*awayError)):
+		return err.Error()
 	case errors.Is(err, io.EOF):
 		return "the server closed the connection (it, or the worker that served this process, has ended)"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
@@ -267,6 +283,8 @@ func reason(err error) string {
 		return "the server sent something that is not the protocol (" + err.Error() + ")"
 	case errors.Is(err, net.ErrClosed):
 		return "the connection was closed"
+	case errors.Is(err, errSilent):
+		return errSilent.Error()
 	}
 	return err.Error()
 }

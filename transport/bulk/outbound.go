@@ -274,10 +274,21 @@ func (o *Outbound) Fallback() {
 	o.fallbacks++
 }
 
+// keeper is a sender that keeps pieces until the peer has received them.
+type keeper interface {
+	Keeps() bool
+	Keep(p Piece, settled func(arrived bool)) error
+	Abandon()
+}
+
 // Feed sends pieces by a fallback until that breaks, or nothing is sent any more.
 func (o *Outbound) Feed(s Sender) error {
 	var p Piece // which is over
 	var err error
+	keeps, ok := s.(keeper)
+	if ok = ok && keeps.Keeps(); ok {
+		defer keeps.Abandon()
+	}
 	for {
 		o.mu.Lock()
 		if t := p.Transfer; t != nil {
@@ -298,8 +309,28 @@ func (o *Outbound) Feed(s Sender) error {
 		p = o.claim()
 		o.sending++
 		o.mu.Unlock()
+		if ok {
+			kept := p
+			p = Piece{}
+			err = keeps.Keep(kept, func(arrived bool) { o.kept(kept, arrived) })
+			continue
+		}
 		err = s.Send(p, nil)
 	}
+}
+
+var errNotArrived = errors.New("a bulk connection ended before the peer had received all")
+
+// kept notes that a fallback does not keep a piece any more.
+func (o *Outbound) kept(p Piece, arrived bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sending--
+	if !arrived {
+		o.lost = true
+		p.Transfer.Err = cmp.Or(o.err, errNotArrived)
+	}
+	o.sent(p.Transfer, p.N)
 }
 
 // FeedPreferred sends pieces of whole transfers by the preferred sender while that is up, until nothing is sent any

@@ -54,6 +54,28 @@ func (t *TCP) Send(p Piece, _ Region) error {
 	return err
 }
 
+// Keeps says whether the connection may get another socket, and keeps what it sends for that ([TCP.Keep]).
+func (t *TCP) Keeps() bool { return t.Line.Keeps() }
+
+// Keep writes a piece whose memory stays as it is until settled is called: with true when the peer has it, with false
+// where it never will. When Keep returns, the kernel has it.
+func (t *TCP) Keep(p Piece, settled func(arrived bool)) error {
+	data := p.Data()
+	c := p.Chunk()
+	h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(len(data)), ID: c.ID, Seq: c.Seq, Aux: c.Offset}
+	h.Flags = t.out.Next(&h)
+	t.sending.Store(true)
+	err := t.Line.Keep(h, data, settled)
+	t.sending.Store(false)
+	if t.Sent != nil {
+		t.Sent(len(data), wireBytes(len(data)))
+	}
+	return err
+}
+
+// Abandon settles all pieces: the connection has ended.
+func (t *TCP) Abandon() { t.Line.Abandon() }
+
 // wireBytes is the size of a chunk with all that belongs to it.
 func wireBytes(n int) int { return transport.MessageHeaderSize + transport.Pad(n) }
 
@@ -107,5 +129,6 @@ func (t *TCP) receive(r Receiver, h *transport.MessageHeader) error {
 		return err
 	}
 	r.Arrived(c, b)
+	t.Line.Acknowledge() // whoever sends may wait for its memory
 	return nil
 }

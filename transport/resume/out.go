@@ -6,9 +6,12 @@ import "fmt"
 //
 //	taken ≤ sent ≤ written ≤ taken + window
 //
-// The peer has received those before taken; those from there to written are kept.
+// The peer has received those before taken; those from there to written are kept: as copies, or where they were lent.
 type Out struct {
-	kept                 []byte // a ring: the byte at position p lies at p modulo its length
+	ring                 []byte
+	copied               uint64 // bytes that were ever copied; the next one lies at that, modulo the ring's length
+	segments             []segment
+	now                  int // the segment of position sent, or one before it
 	taken, sent, written uint64
 	told                 uint64 // what the peer was told last of how much was received
 	ends                 bool   // the farewell is wanted
@@ -19,28 +22,51 @@ type Out struct {
 	body   int    // of its bytes
 	bye    bool   // it is the farewell
 	parted bool   // the farewell is out
-	bufs   [3][]byte
+	bufs   [4][]byte
+}
+
+// segment is a run of bytes that are kept in one place.
+type segment struct {
+	at, end uint64              // positions
+	lent    []byte              // nil: they are copies
+	copied  uint64              // where in the ring
+	back    func(received bool) // gives lent bytes back
 }
 
 // NewOut makes one that keeps window bytes at most.
-func NewOut(window int) *Out { return &Out{kept: make([]byte, window)} }
+func NewOut(window int) *Out { return &Out{ring: make([]byte, window)} }
 
 // Room is how many bytes can be written now.
-func (o *Out) Room() int { return len(o.kept) - int(o.written-o.taken) }
+func (o *Out) Room() int { return len(o.ring) - o.Kept() }
 
-// Full is how many bytes the peer has to have received before there is room again, where there is none.
-func (o *Out) Full() uint64 { return o.written - uint64(len(o.kept)) + 1 }
+// Full is how many bytes the peer has to have received before there is room for n.
+func (o *Out) Full(n int) uint64 { return o.written + uint64(n) - uint64(len(o.ring)) }
 
-// Write takes bytes over, as many as there is room for, and says how many.
+// Write takes copies of bytes, as many as there is room for, and says how many.
 func (o *Out) Write(bufs [][]byte) (n int) {
 	for _, b := range bufs {
 		b = b[:min(len(b), o.Room())]
-		for len(b) > 0 {
-			k := copy(o.kept[o.written%uint64(len(o.kept)):], b)
-			b, n, o.written = b[k:], n+k, o.written+uint64(k)
+		if len(b) == 0 {
+			continue
 		}
+		if k := len(o.segments); k == 0 || o.segments[k-1].lent != nil {
+			o.segments = append(o.segments, segment{at: o.written, end: o.written, copied: o.copied})
+		}
+		for len(b) > 0 {
+			k := copy(o.ring[o.copied%uint64(len(o.ring)):], b)
+			b, n, o.copied, o.written = b[k:], n+k, o.copied+uint64(k), o.written+uint64(k)
+		}
+		o.segments[len(o.segments)-1].end = o.written
 	}
 	return n
+}
+
+// Lend takes bytes that do not change until they are given back, when the peer has received them or by [Out.Abandon].
+// There has to be room for them.
+func (o *Out) Lend(b []byte, back func(received bool)) {
+	at := o.written
+	o.written += uint64(len(b))
+	o.segments = append(o.segments, segment{at: at, end: o.written, lent: b, back: back})
 }
 
 // End ends the stream behind what was written.
@@ -53,10 +79,38 @@ func (o *Out) Pending(received uint64, say bool) [][]byte {
 	if len(o.left)+o.body == 0 && !o.begin(received, say) {
 		return nil
 	}
-	at := int(o.sent % uint64(len(o.kept)))
-	first := o.kept[at:min(at+o.body, len(o.kept))]
-	o.bufs = [3][]byte{o.left, first, o.kept[:o.body-len(first)]}
-	return o.bufs[:]
+	n := 0
+	if len(o.left) > 0 {
+		o.bufs[0] = o.left
+		n++
+	}
+	for at, left := o.sent, o.body; left > 0 && n < len(o.bufs); n++ {
+		b := o.from(at)
+		b = b[:min(len(b), left)]
+		o.bufs[n] = b
+		at, left = at+uint64(len(b)), left-len(b)
+	}
+	return o.bufs[:n]
+}
+
+// from gives kept bytes from a position on, which is not before sent: as many as lie in a row.
+func (o *Out) from(at uint64) []byte {
+	for o.now > 0 && o.segments[o.now].at > o.sent {
+		o.now--
+	}
+	for o.segments[o.now].end <= o.sent {
+		o.now++
+	}
+	i := o.now
+	for o.segments[i].end <= at {
+		i++
+	}
+	s := &o.segments[i]
+	if s.lent != nil {
+		return s.lent[at-s.at:]
+	}
+	first := int((s.copied + at - s.at) % uint64(len(o.ring)))
+	return o.ring[first:min(uint64(first)+s.end-at, uint64(len(o.ring)))]
 }
 
 // begin begins the next record, if one is due.
@@ -97,8 +151,35 @@ func (o *Out) Acknowledged(position uint64) error {
 	if position > o.sent {
 		return fmt.Errorf("%w: the peer has received %d bytes of %d", ErrProtocol, position, o.sent)
 	}
-	o.taken = max(o.taken, position)
+	if position <= o.taken {
+		return nil
+	}
+	o.taken = position
+	n := 0
+	for n < len(o.segments) && o.segments[n].end <= o.taken {
+		n++
+	}
+	o.forget(n, true)
 	return nil
+}
+
+// forget gives the first segments back.
+func (o *Out) forget(n int, received bool) {
+	for i := range o.segments[:n] {
+		if back := o.segments[i].back; back != nil {
+			back(received)
+		}
+	}
+	rest := copy(o.segments, o.segments[n:])
+	clear(o.segments[rest:])
+	o.segments = o.segments[:rest]
+	o.now = max(o.now-n, 0)
+}
+
+// Abandon gives all bytes back that were lent. The stream has ended: nothing is pending any more.
+func (o *Out) Abandon() {
+	o.forget(len(o.segments), false)
+	o.taken, o.sent, o.left, o.body = o.written, o.written, nil, 0
 }
 
 // Resume goes on at another socket, whose peer has received the bytes before a position. The record under way is
@@ -110,6 +191,6 @@ func (o *Out) Resume(position uint64) error {
 	if err := o.Acknowledged(position); err != nil {
 		return err
 	}
-	o.sent, o.left, o.body, o.bye, o.parted, o.told = position, nil, 0, false, false, 0
+	o.sent, o.left, o.body, o.bye, o.parted, o.told, o.now = position, nil, 0, false, false, 0, 0
 	return nil
 }

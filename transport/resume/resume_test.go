@@ -21,6 +21,7 @@ type end struct {
 	wire         []byte // what its socket has taken and not yet delivered
 	ended, heard bool   // it said farewell; it heard the other's
 	direct       bool   // it reads past the buffer where it can
+	lent         int    // bytes that it lent and has not got back
 	mostKept     int
 }
 
@@ -35,6 +36,24 @@ func (e *end) write(n int) {
 	half := len(b) / 2
 	k := e.out.Write([][]byte{b[:half], b[half:]})
 	e.wrote = append(e.wrote, b[:k]...)
+	e.mostKept = max(e.mostKept, e.out.Kept())
+}
+
+// lend lends some bytes, if there is room.
+func (e *end) lend(n int) {
+	if n == 0 || e.out.Room() < n {
+		return
+	}
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte((len(e.wrote) + i) * 5 >> 2)
+	}
+	e.lent += n
+	e.wrote = append(e.wrote, b...)
+	e.out.Lend(b, func(bool) {
+		e.lent -= n
+		clear(b) // its owner uses it again
+	})
 	e.mostKept = max(e.mostKept, e.out.Kept())
 }
 
@@ -137,6 +156,11 @@ func TestModel(t *testing.T) {
 					e.write(some(100))
 				}
 			},
+			"lend": func(*rapid.T) {
+				if e, _ := pick(); !e.ended {
+					e.lend(some(100))
+				}
+			},
 			"end": func(*rapid.T) {
 				e, _ := pick()
 				e.out.End()
@@ -170,7 +194,7 @@ func settle(a, b *end) error {
 		if err := right(p[0], p[1]); err != nil {
 			return err
 		}
-		if !bytes.Equal(p[0].wrote, p[1].read) || p[0].out.Kept() != 0 || !p[1].heard {
+		if !bytes.Equal(p[0].wrote, p[1].read) || p[0].out.Kept()+p[0].lent != 0 || !p[1].heard {
 			return fmt.Errorf("%d of %d bytes were read, %d are kept, farewell %v", len(p[1].read), len(p[0].wrote),
 				p[0].out.Kept(), p[1].heard)
 		}
@@ -200,6 +224,7 @@ func TestCutAtEveryByte(t *testing.T) {
 		}
 		for round := range 5 {
 			a.write(40 + 9*round)
+			a.lend(30 * (round % 2))
 			b.write(20 * (round % 3))
 			if err := errors.Join(move(a, b), move(b, a)); err != nil {
 				return total, err
@@ -247,6 +272,25 @@ func TestWindow(t *testing.T) {
 	}
 	if err := a.receive(b, 1<<20); err != nil || a.out.Room() != window {
 		t.Errorf("there is room for %d (%v)", a.out.Room(), err)
+	}
+}
+
+// What was lent comes back when the stream is given up, and not a moment before its last byte has been received.
+func TestAbandon(t *testing.T) {
+	e := newEnd()
+	e.write(10)
+	e.lend(20)
+	e.lend(30)
+	e.send(1<<20, false)
+	if err := e.out.Acknowledged(29); err != nil || e.lent != 50 {
+		t.Errorf("%d bytes are lent (%v)", e.lent, err)
+	}
+	if err := e.out.Acknowledged(30); err != nil || e.lent != 30 {
+		t.Errorf("%d bytes are lent (%v)", e.lent, err)
+	}
+	e.out.Abandon()
+	if e.lent != 0 || e.out.Pending(0, false) != nil {
+		t.Errorf("%d bytes are lent, and something is pending", e.lent)
 	}
 }
 

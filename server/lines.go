@@ -1,0 +1,149 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"scuda.dev/scuda/transport"
+)
+
+// closedGrace is how long a session outlives connections that were all closed in order, without a farewell: a program
+// that was killed looks so, and a proxy that gives up.
+const closedGrace = 5 * time.Second
+
+// attachTimeout is how long another socket may take for the first words.
+const attachTimeout = 10 * time.Second
+
+// lines are the connections of a worker's session where they may lose their sockets and get others. They keep the
+// account of who is lost, and end all when the client has had its time.
+//
+// Locks: mu guards what stands behind it. A Resumable's own are not taken under it.
+type lines struct {
+	grace time.Duration
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	all    map[uint32]*transport.Resumable
+	lost   map[uint32]error // why, of those that have no socket
+	since  time.Time        // the first of them was lost
+	timer  *time.Timer
+	joined map[uint32]*sync.Mutex // one socket after the other, of each
+}
+
+func newLines(grace time.Duration, log *slog.Logger) *lines {
+	return &lines{grace: grace, log: log, all: make(map[uint32]*transport.Resumable), lost: make(map[uint32]error),
+		joined: make(map[uint32]*sync.Mutex)}
+}
+
+// resumable makes a connection one that may get other sockets. With a nil receiver there is none such.
+func (l *lines) resumable(line uint32, c transport.Conn, w transport.Windows) (*transport.Resumable, error) {
+	r, err := transport.NewResumable(c, w.Reversed(), func(err error) { l.isLost(line, err) })
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all[line] != nil {
+		return nil, fmt.Errorf("the session has a connection %d already", line)
+	}
+	l.all[line], l.joined[line] = r, new(sync.Mutex)
+	return r, nil
+}
+
+// isLost notes that a connection has lost its socket.
+func (l *lines) isLost(line uint32, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lost) == 0 {
+		l.since = time.Now()
+	}
+	l.lost[line] = why
+	l.log.Debug("a connection is lost", "line", line, "error", why)
+	l.setTimer()
+}
+
+// isBack notes that a connection has a socket again.
+func (l *lines) isBack(line uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.lost, line)
+	l.setTimer()
+}
+
+// setTimer sets the time at which the session ends as things are. mu is held.
+func (l *lines) setTimer() {
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	if len(l.lost) == 0 {
+		return
+	}
+	grace := l.grace
+	if l.closed() {
+		grace = min(grace, closedGrace)
+	}
+	l.timer = time.AfterFunc(time.Until(l.since.Add(grace)), l.giveUp)
+}
+
+// closed says whether all connections were closed in order. mu is held.
+func (l *lines) closed() bool {
+	for line := range l.all {
+		if !errors.Is(l.lost[line], io.EOF) {
+			return false
+		}
+	}
+	return true
+}
+
+// giveUp ends the session: its client has not come back.
+func (l *lines) giveUp() {
+	l.mu.Lock()
+	var ends []func()
+	if why := l.lost[transport.LineMain]; why != nil || len(l.lost) > 0 {
+		for line, r := range l.all {
+			reason := l.lost[line]
+			if reason == nil {
+				reason = why
+			}
+			if reason == nil {
+				reason = errLineLost
+			}
+			ends = append(ends, func() { r.Fail(reason) })
+		}
+	}
+	l.mu.Unlock()
+	for _, end := range ends {
+		end()
+	}
+}
+
+var errLineLost = errors.New("the client has not come back to one of the session's connections")
+
+// join attaches another socket, and first says how much was received.
+func (l *lines) join(line uint32, c net.Conn, received uint64) error {
+	l.mu.Lock()
+	r, turn := l.all[line], l.joined[line]
+	l.mu.Unlock()
+	if r == nil {
+		return errors.Join(fmt.Errorf("the session has no connection %d", line), c.Close())
+	}
+	turn.Lock() // a client that comes twice soon after one another has its last socket attached
+	defer turn.Unlock()
+	got, err := r.Detach()
+	if err != nil {
+		return errors.Join(err, c.Close())
+	}
+	_ = c.SetWriteDeadline(time.Now().Add(attachTimeout))
+	if _, err := c.Write(transport.Resumes(got)); err != nil {
+		l.isLost(line, err)
+		return c.Close()
+	}
+	_ = c.SetWriteDeadline(time.Time{})
+	l.isBack(line) // before it may be lost again
+	return r.Attach(c, received)
+}

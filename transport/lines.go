@@ -1,0 +1,19 @@
+package transport
+
+import "math"
+
+// The connections of a session by number, for a client that comes back to one ([CapResume]).
+const (
+	LineMain     uint32 = 1
+	LineCallback uint32 = 2
+	LineBulk     uint32 = 16 // the first of the bulk connections
+	LineEnd      uint32 = LineBulk + MaxBulkConns
+)
+
+// ResumeNumber is the number of the ticket for a connection's socket of an epoch.
+func ResumeNumber(line uint32, epoch uint64) int {
+	if epoch > math.MaxInt/uint64(LineEnd)-1 {
+		return -1
+	}
+	return int(epoch)*int(LineEnd) + int(line)
+}
