@@ -132,7 +132,8 @@ func (l *lines) join(line uint32, c net.Conn, received uint64) error {
 	if r == nil {
 		return errors.Join(fmt.Errorf("the session has no connection %d", line), c.Close())
 	}
-	turn.Lock() // a client that comes twice soon after one another has its last socket attached
+	r.Lose(transport.ErrReplaced) // whoever still sends on the old socket stops
+	turn.Lock()                   // one that comes soon after another waits until that is attached
 	defer turn.Unlock()
 	got, err := r.Detach()
 	if err != nil {
