@@ -95,6 +95,8 @@ func (s *Source) Record(sink func(*cuda.Work)) error {
 	r := C.source_begin(&kinds[0], &calls[0], C.size_t(callbackSite), C.size_t(callbackID))
 	if err := check("beginning a profile", r); err != nil {
 		C.source_end(&kinds[0])
+		for C.source_next() != nil { // what came meanwhile belongs to no profile, and would be taken for the next one's
+		}
 		return err
 	}
 	s.sink = sink
