@@ -59,6 +59,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_REAL_LIBCUDA",
 		Meaning: "path of the machine's own driver, to which calls pass where no server is configured"},
 	{Name: "SCUDA_REAL_LIBNVML", Meaning: "path of the machine's own NVML, likewise"},
+	{Name: "SCUDA_REAL_LIBCUPTI", Meaning: "path of the program's own CUPTI, likewise"},
 	{Name: "SCUDA_SIM",
 		Meaning: "settings of the simulated GPU (sim.md), for a server or the stand-alone libraries"},
 	{Name: "SCUDA_ADMIN", Server: true,
