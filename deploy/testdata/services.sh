@@ -23,6 +23,10 @@ systemctl start scuda scuda-exporter
 metrics 9836 /tmp/server
 metrics 9835 /tmp/exporter
 "$scuda/scuda" info
+for _ in $(seq 100); do # that of scuda info may be there for a moment
+  ! test "$("$scuda/scuda" ps)" = 'no sessions' || break
+  sleep 0.1
+done
 test "$("$scuda/scuda" ps)" = 'no sessions'
 "$scuda/scuda" drain
 if "$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3; then exit 1; fi
