@@ -74,8 +74,8 @@ func TestOverTLS(t *testing.T) {
 	if _, err := ask.Status(ctx); !errors.Is(err, transport.ErrToken) {
 		t.Error(err)
 	}
-	token("token-of-team")
-	if _, err := ask.Grant(ctx, &admin.LeaseRequest{Tenant: "team", Seconds: 60}); !errors.Is(err, admin.ErrForbidden) {
+	token("token-of-team") // who makes leases of its own, and of nobody else
+	if _, err := ask.Grant(ctx, &admin.LeaseRequest{Tenant: "ops", Seconds: 60}); !errors.Is(err, admin.ErrForbidden) {
 		t.Error(err)
 	}
 	token("token-of-ops")
