@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"runtime"
@@ -20,6 +21,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -89,7 +92,13 @@ type Seat struct {
 
 // Join takes a seat for the calling process.
 func (b *Board) Join() (*Seat, error) {
-	me := identity(os.Getpid())
+	me, err := identity(os.Getpid())
+	if err == nil && me == 0 {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the board of the simulated machine: /proc says nothing of this process: %w", err)
+	}
 	for i := range b.seats {
 		s := &b.seats[i]
 		old := s.owner.Load()
@@ -241,26 +250,35 @@ func (b *Board) Read(device int) (r Reading) {
 const gone = 1 // the owner of a seat that was given up
 
 // identity names a process: its number, and the low half of the time at which it began, so that a later process of the
-// same number is another. It is 0 if there is no such process.
-func identity(pid int) uint64 {
+// same number is another. It is 0 if there is no such process, and an error where the kernel does not say.
+func identity(pid int) (uint64, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return 0, nil
+	}
 	if err != nil {
-		return 0
+		return 0, err
 	}
 	// what is before is the number and the name, which may hold anything
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	// proc(5) counts from 1, and two fields are before rest
 	const began = 22 - 3
-	if len(fields) <= began || fields[0] == "Z" || fields[0] == "X" {
-		return 0
+	if len(fields) <= began {
+		return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return 0, nil
 	}
 	ticks, err := strconv.ParseUint(fields[began], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return uint64(pid)<<32 | ticks&math.MaxUint32
+	return uint64(pid)<<32 | ticks&math.MaxUint32, err
 }
 
+// alive says whether a seat's owner still runs. One of whom the kernel says nothing does: a seat that is taken from its
+// owner would be two processes' memory.
 func alive(owner uint64) bool {
-	return owner > gone && identity(int(owner>>32)) == owner
+	if owner <= gone {
+		return false
+	}
+	now, err := identity(int(owner >> 32))
+	return err != nil || now == owner
 }
