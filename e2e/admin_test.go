@@ -64,7 +64,7 @@ func TestPS(t *testing.T) {
 	}
 	text := ask(t, env, 0, "ps").out.String()
 	row := regexp.MustCompile(`(?m)^` + x.ID[:8] +
-		` .* ada@\S+ +hold +\d+ +0 +16(\.\d)? MiB of 64 MiB +\d+ +(busy|idle) +\d`)
+		` .* ada@\S+ +hold +\d+ +0 +[\d-]+ +16(\.\d)? MiB of 64 MiB +\d+ +(busy|idle) +\d`)
 	if !strings.HasPrefix(text, "SESSION ") || !row.MatchString(text) {
 		t.Errorf("the table is\n%s", text)
 	}
