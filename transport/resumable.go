@@ -13,17 +13,17 @@ import (
 	"scuda.dev/scuda/transport/resume"
 )
 
-// Resumable is a [Conn] whose stream outlives the sockets that carry it: where one breaks, its owner, who is told of it,
-// brings another ([Resumable.Detach], [Resumable.Attach]), and those who send and receive notice nothing but that it
-// takes a while. Package resume has the account. The number of the descriptor stays the same.
+// Resumable is a [Conn] whose stream outlives the sockets that carry it: where one breaks, its owner, who is told of
+// it, brings another ([Resumable.Detach], [Resumable.Attach]), and those who send and receive notice nothing but that
+// it takes a while. Package resume has the account. The number of the descriptor stays the same.
 //
 // What is sent is kept in a window until the peer has received it. As on a connection with TLS, whoever is told
 // [ErrAgain] offers the same bytes again before others.
 //
 // Locks: sending guards out and what is written to the socket, receiving guards in and what is read from it; the first
-// is taken before the second. Both are held for moments, but receiving while a line's thread waits in the kernel for the
-// rest of a big record, until the socket brings it or is shut down. The socket changes under both, and under replacing,
-// which is taken last. What else changes is atomic.
+// is taken before the second. Both are held for moments, but receiving while a line's thread waits in the kernel for
+// the rest of a big record, until the socket brings it or is shut down. The socket changes under both, and under
+// replacing, which is taken last. What else changes is atomic.
 type Resumable struct {
 	fd     int
 	remote string
