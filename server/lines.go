@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -104,16 +105,10 @@ func (l *lines) closed() bool {
 func (l *lines) giveUp() {
 	l.mu.Lock()
 	var ends []func()
-	if why := l.lost[transport.LineMain]; why != nil || len(l.lost) > 0 {
+	if len(l.lost) > 0 { // else it has come back just now
 		for line, r := range l.all {
-			reason := l.lost[line]
-			if reason == nil {
-				reason = why
-			}
-			if reason == nil {
-				reason = errLineLost
-			}
-			ends = append(ends, func() { r.Fail(reason) })
+			why := cmp.Or(l.lost[line], l.lost[transport.LineMain], errLineLost)
+			ends = append(ends, func() { r.Fail(why) })
 		}
 	}
 	l.mu.Unlock()

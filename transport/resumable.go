@@ -231,14 +231,19 @@ func (r *Resumable) tell() {
 // Recv gives bytes of the stream, and [io.EOF] behind the peer's farewell.
 func (r *Resumable) Recv(bufs [][]byte) (int, error) {
 	r.receiving.Lock()
-	n, err := r.receive(bufs)
+	defer r.received()
+	return r.receive(bufs)
+}
+
+// received gives the lock of those who receive back, and does what follows from what came: the peer is told how much
+// that was, and what it has received is given back.
+func (r *Resumable) received() {
 	r.noteLocked()
 	r.receiving.Unlock()
-	if n > 0 && r.counted.Load()-r.told.Load() >= uint64(r.peerTo) {
+	if r.counted.Load()-r.told.Load() >= uint64(r.peerTo) {
 		r.tell()
 	}
 	r.giveBack()
-	return n, err
 }
 
 // noteLocked tells those without the lock what is known. receiving is held.
@@ -288,6 +293,7 @@ func (r *Resumable) receive(bufs [][]byte) (int, error) {
 // belong there, and only so long for others. It gives [ErrAgain] where [Resumable.Wait] has to be called.
 func (r *Resumable) RecvFull(b []byte) (n int, err error) {
 	r.receiving.Lock()
+	defer r.received()
 	if plain, ok := r.socket.Load().dialled.(*tcpConn); ok && r.state.Load() == resumeAttached && !plain.early.Load() {
 		if most := min(len(b), r.in.Direct()); most >= leastBlocking {
 			n, err = r.block(plain, b[:most])
@@ -296,12 +302,6 @@ func (r *Resumable) RecvFull(b []byte) (n int, err error) {
 	if n == 0 && err == nil {
 		n, err = r.receive([][]byte{b})
 	}
-	r.noteLocked()
-	r.receiving.Unlock()
-	if n > 0 && r.counted.Load()-r.told.Load() >= uint64(r.peerTo) {
-		r.tell()
-	}
-	r.giveBack()
 	return n, err
 }
 

@@ -34,8 +34,6 @@ type returns struct {
 	since   time.Time // the first of them was lost
 	telling *time.Timer
 	said    bool // that the connection is lost
-	outages uint64
-	outage  time.Duration // all that are over
 }
 
 // returning is one connection.
@@ -127,7 +125,6 @@ func (r *returns) isLost(b *returning, why error) {
 	defer r.mu.Unlock()
 	if r.lost++; r.lost == 1 {
 		r.since = time.Now()
-		r.outages++
 		r.telling = time.AfterFunc(comeBackQuiet, r.tellLost)
 	}
 	until := time.Now().Add(r.dialer.welcome.Grace)
@@ -149,11 +146,9 @@ func (r *returns) isOver(back bool) {
 		return
 	}
 	r.telling.Stop()
-	took := time.Since(r.since)
-	r.outage += took
 	if r.said && back {
 		r.owner.log.Warn(fmt.Sprintf("back at the scuda server %s after %d s", r.owner.conn.Remote(),
-			int(took.Round(time.Second).Seconds())))
+			int(time.Since(r.since).Round(time.Second).Seconds())))
 	}
 	r.said = false
 }
