@@ -42,7 +42,7 @@ type Resumable struct {
 	replacing sync.Mutex // held while a socket is given up or replaced; taken last
 	socket    atomic.Pointer[socket]
 	state     atomic.Int32
-	changed   Bell                  // rung with the state
+	changed   Bell                  // rung with the state, and where a full window is full no longer
 	ended     chan struct{}         // closed in the state resumeEnded
 	why       atomic.Pointer[error] // of that state; set before it
 
@@ -249,8 +249,11 @@ func (r *Resumable) received() {
 // noteLocked tells those without the lock what is known. receiving is held.
 func (r *Resumable) noteLocked() {
 	r.counted.Store(r.in.Count())
-	r.peer.Store(r.in.Peer())
 	r.ready.Store(r.in.Ready())
+	before := r.peer.Swap(r.in.Peer())
+	if needs := r.needs.Load(); before < needs && !r.isFull() { // in this order, so that nobody misses it
+		r.changed.Ring()
+	}
 }
 
 func (r *Resumable) receive(bufs [][]byte) (int, error) {
@@ -432,7 +435,7 @@ func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
 			r.changed.AwaitFor(seen, left())
 			continue
 		}
-		got, err := r.look(ev, left())
+		got, err := r.look(ev, seen, left())
 		if got != 0 || err != nil {
 			return got, err
 		}
@@ -441,12 +444,16 @@ func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
 
 // look waits for the socket, at most so long, and does what nobody else may do: a full window waits for news of the
 // peer, and what the peer has to be told goes out.
-func (r *Resumable) look(ev Events, most time.Duration) (Events, error) {
+func (r *Resumable) look(ev Events, seen uint32, most time.Duration) (Events, error) {
 	want, full := ev, ev&Writable != 0 && r.isFull()
 	if full {
 		want = want&^Writable | Readable
 		if most < 0 || most > stuckNap { // whoever reads may have heard it
 			most = stuckNap
+		}
+		if ev&Readable == 0 && r.isRead() {
+			r.changed.AwaitFor(seen, most)
+			return 0, nil
 		}
 	}
 	if r.owes.Load() {
@@ -496,6 +503,16 @@ func (r *Resumable) awaitPollers() {
 			time.Sleep(pollerNap)
 		}
 	}
+}
+
+// isRead says whether somebody waits for bytes, or takes some: that one rings when there is news of the peer. A poll by
+// whoever sends would return at once until that one had been given a processor.
+func (r *Resumable) isRead() bool {
+	if r.readers.Load() > 0 || !r.receiving.TryLock() {
+		return true
+	}
+	r.receiving.Unlock()
+	return false
 }
 
 func (r *Resumable) isFull() bool { return r.peer.Load() < r.needs.Load() }

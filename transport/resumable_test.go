@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -261,6 +262,63 @@ func TestResumableFullWindow(t *testing.T) {
 		t.Error(err)
 	}
 	users.Wait()
+}
+
+// waits is a socket that counts how often the kernel was asked about it.
+type waits struct {
+	dialled
+	n atomic.Int32
+}
+
+func (w *waits) Wait(ev Events, timeout time.Duration) (Events, error) {
+	w.n.Add(1)
+	return w.dialled.Wait(ev, timeout)
+}
+
+// Whoever has filled the window sleeps until a reader brings news of the peer. If it polled the socket itself, it would
+// find those news again and again until the reader is given a processor, and keep that from the reader.
+func TestResumableFullWindowSleeps(t *testing.T) {
+	n := newNetwork(t, Windows{Own: 64 << 10, Peer: 64 << 10}, false, func() int { return -1 })
+	r := n.near
+	counted := &waits{dialled: r.socket.Load().dialled}
+	r.socket.Store(&socket{counted})
+	for { // until the window is full
+		if _, err := r.Send([][]byte{make([]byte, 8<<10)}); errors.Is(err, ErrAgain) && r.isFull() {
+			break
+		} else if err != nil && !errors.Is(err, ErrAgain) {
+			t.Fatal(err)
+		}
+	}
+	r.readers.Add(1) // that has been woken, and is not running yet
+	var far sync.WaitGroup
+	far.Go(func() {
+		b := Resumed(n.far)
+		if err := b.ReadFull(make([]byte, 64<<10)); err != nil {
+			t.Error(err)
+		}
+		b.Acknowledge()
+	})
+	far.Wait()
+	if _, err := counted.dialled.Wait(Readable, -1); err != nil { // the news are there
+		t.Fatal(err)
+	}
+	if ev, err := r.Wait(Writable, 3*stuckNap); ev != 0 || err != nil {
+		t.Errorf("a full window: %v, %v", ev, err)
+	}
+	if k := counted.n.Load(); k != 0 {
+		t.Errorf("the kernel was asked %d times", k)
+	}
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		if ev, err := r.Wait(Writable, -1); ev != Writable || err != nil {
+			t.Errorf("when there is room: %v, %v", ev, err)
+		}
+	})
+	if _, err := r.Recv([][]byte{make([]byte, 1)}); !errors.Is(err, ErrAgain) {
+		t.Errorf("the reader: %v", err)
+	}
+	r.readers.Add(-1)
+	sender.Wait()
 }
 
 // Bytes that nobody waits for go out when there is a socket again, and what a broken one still brought is read.
