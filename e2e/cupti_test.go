@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"scuda.dev/scuda/api/cupti"
 )
 
 // Profiles, in the orders of calls of three tools, by both libraries: every kernel, copy and memset once, under the id
@@ -33,6 +35,53 @@ func TestProfiles(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Records of devices, contexts, streams, memory and events, and callbacks when the program's objects come and go. What
+// there is no record of cannot be switched on, and is said once, by name.
+func TestProfilesOfObjects(t *testing.T) {
+	s := serve(t)
+	for _, library := range []string{"libcupti.so.12", "libcupti.so.13"} {
+		p := start(t, s.env("LD_PRELOAD="+lib+"/libscuda.so"), program("cupti_objects"), kernels, library)
+		if code := p.wait(patience); code != 0 || !strings.HasSuffix(p.out.String(), "right\n") {
+			t.Fatalf("%s: exit status %d\n%s%s", library, code, p.out, p.err)
+		}
+		recorded := map[int]bool{}
+		for line := range strings.Lines(p.out.String()) {
+			var kind int
+			var how string
+			if n, _ := fmt.Sscanf(line, "kind %d: %s", &kind, &how); n == 2 && how == "recorded" {
+				recorded[kind] = true
+			}
+		}
+		for _, kind := range recordedKinds {
+			if !recorded[kind] {
+				t.Errorf("%s: kind %d is refused", library, kind)
+			}
+			delete(recorded, kind)
+		}
+		if len(recorded) != 0 {
+			t.Errorf("%s: kinds %v can be switched on, and no test says that they come", library, recorded)
+		}
+		for _, name := range []string{
+			"CUPTI_ACTIVITY_KIND_PC_SAMPLING", "CUPTI_ACTIVITY_KIND_MEMORY_POOL", "CUPTI_CBID_RESOURCE_MODULE_PROFILED",
+			"cuptiActivityEnableLatencyTimestamps", "CUPTI_ACTIVITY_ATTR_USER_DEFINED_RECORDS",
+		} {
+			if n := strings.Count(p.err.String(), name+" is not supported by scuda's CUPTI"); n != 1 {
+				t.Errorf("%s: %s: said %d times\n%s", library, name, n, p.err)
+			}
+		}
+	}
+}
+
+// recordedKinds are the kinds of activities of which there are records.
+var recordedKinds = []int{
+	cupti.CUPTI_ACTIVITY_KIND_MEMCPY, cupti.CUPTI_ACTIVITY_KIND_MEMSET, cupti.CUPTI_ACTIVITY_KIND_KERNEL,
+	cupti.CUPTI_ACTIVITY_KIND_DRIVER, cupti.CUPTI_ACTIVITY_KIND_RUNTIME, cupti.CUPTI_ACTIVITY_KIND_DEVICE,
+	cupti.CUPTI_ACTIVITY_KIND_CONTEXT, cupti.CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL,
+	cupti.CUPTI_ACTIVITY_KIND_OVERHEAD, cupti.CUPTI_ACTIVITY_KIND_MEMCPY2, cupti.CUPTI_ACTIVITY_KIND_CUDA_EVENT,
+	cupti.CUPTI_ACTIVITY_KIND_STREAM, cupti.CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
+	cupti.CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION, cupti.CUPTI_ACTIVITY_KIND_MEMORY2,
 }
 
 // Of the runtime's calls there are records and callbacks, too, and the driver's calls in them are not told again.
@@ -126,31 +175,68 @@ func TestWhichCUPTI(t *testing.T) {
 	}
 }
 
-// TestFunctionsOfCUPTI: both libraries export every function that NVIDIA's do, under the version that has the library's
-// name: the loader ends programs that miss one.
-func TestFunctionsOfCUPTI(t *testing.T) {
+// functionsOfCUPTI are the names of what NVIDIA's library exports.
+func functionsOfCUPTI(t *testing.T) (names []string) {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "api/facts/cupti-functions.tsv"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	for line := range strings.Lines(string(text)) {
+		if name, _, _ := strings.Cut(line, "\t"); !strings.HasPrefix(name, "#") {
+			names = append(names, name)
+		}
+	}
+	if len(names) < 200 {
+		t.Fatalf("%d functions", len(names))
+	}
+	return names
+}
+
+// TestAnswersOfCUPTI: each function of NVIDIA's works, or answers that it is not supported, which is said by name.
+func TestAnswersOfCUPTI(t *testing.T) {
+	s := serve(t)
+	names := functionsOfCUPTI(t)
+	for _, library := range []string{"libcupti.so.12", "libcupti.so.13"} {
+		args := append([]string{kernels, library}, names...)
+		p := start(t, s.env("LD_PRELOAD="+lib+"/libscuda.so"), program("cupti_exports"), args...)
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("%s: exit status %d\n%s", library, code, p.err)
+		}
+		answers := strings.Fields(p.out.String())
+		if len(answers) != 2*len(names) {
+			t.Fatalf("%s: %d answers of %d functions", library, len(answers)/2, len(names))
+		}
+		works := 0
+		for i := 0; i < len(answers); i += 2 {
+			said := strings.Count(p.err.String(), " "+answers[i]+" is not supported by scuda's CUPTI")
+			refused := answers[i+1] == fmt.Sprint(cupti.CUPTI_ERROR_NOT_SUPPORTED)
+			if !refused {
+				works++
+			}
+			if refused != (said == 1) || said > 1 {
+				t.Errorf("%s: %s answers %s, and that it is not supported is said %d times", library, answers[i],
+					answers[i+1], said)
+			}
+		}
+		if works < 40 || len(names)-works < 100 {
+			t.Errorf("%s: %d functions work", library, works)
+		}
+	}
+}
+
+// TestFunctionsOfCUPTI: both libraries export every function that NVIDIA's do, under the version that has the library's
+// name: the loader ends programs that miss one.
+func TestFunctionsOfCUPTI(t *testing.T) {
 	for _, library := range []string{"libcupti.so.12", "libcupti.so.13"} {
 		out, err := exec.CommandContext(t.Context(), "readelf", "--dyn-syms", "-W", filepath.Join(lib, library)).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := 0
-		for line := range strings.Lines(string(text)) {
-			name, _, _ := strings.Cut(line, "\t")
-			if strings.HasPrefix(name, "#") {
-				continue
-			}
-			n++
+		for _, name := range functionsOfCUPTI(t) {
 			if !strings.Contains(string(out), " "+name+"@@"+library+"\n") {
 				t.Errorf("%s does not export %s", library, name)
 			}
-		}
-		if n < 200 {
-			t.Errorf("%d functions", n)
 		}
 	}
 }

@@ -287,6 +287,19 @@ func (c *cuptiFacts) names(spec *api.Spec, out *Output) error {
 		}
 		b.f("};\n")
 	}
+	for _, of := range []struct{ enum, table, size string }{
+		{"CUpti_ActivityKind", "cupti_kind_names", "CUPTI_KINDS"},
+		{"CUpti_ActivityAttribute", "cupti_attribute_names", "CUPTI_ACTIVITY_ATTR_COUNT"},
+		{"CUpti_CallbackIdResource", "cupti_resource_names", "CUPTI_CBID_RESOURCE_SIZE"},
+	} {
+		b.f("\nconst char *const %s[%s] = {\n", of.table, of.size)
+		for _, e := range c.enums {
+			if e[0] == of.enum && !strings.HasSuffix(e[1], "_COUNT") && !strings.HasSuffix(e[1], "_SIZE") {
+				b.f("  [%s] = %q,\n", e[1], e[1])
+			}
+		}
+		b.f("};\n")
+	}
 	b.f("\nconst struct cupti_name cupti_results[] = {\n")
 	for _, e := range c.enums {
 		if e[0] == "CUptiResult" {

@@ -4,8 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-_Atomic uint8_t cupti_active[CUPTI_KINDS], cupti_chosen[2][CUPTI_IDS];
+_Atomic uint8_t cupti_active[CUPTI_KINDS], cupti_chosen[2][CUPTI_IDS], cupti_failed_waits;
 cupti_clock _Atomic cupti_program_clock;
 typedef void (*requested_fn)(uint8_t **buffer, size_t *bytes, size_t *most);
 typedef void (*completed_fn)(uint64_t context, uint32_t stream, uint8_t *buffer, size_t bytes, size_t valid);
@@ -47,7 +48,7 @@ void cupti_write(const void *record, uint32_t bytes) {
   if (!c) cupti_lost(1);
 }
 
-/* A record's bytes, by its kind; 0: none of ours. */
+/* A record's bytes, by its kind; 0: there are none of it. */
 static uint32_t bytes_of(uint32_t kind) {
   switch (kind) {
   case CUPTI_ACTIVITY_KIND_MEMCPY: return sizeof(struct CUpti_ActivityMemcpy6);
@@ -56,6 +57,12 @@ static uint32_t bytes_of(uint32_t kind) {
   case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: return sizeof(struct CUpti_ActivityKernel11);
   case CUPTI_ACTIVITY_KIND_DRIVER:
   case CUPTI_ACTIVITY_KIND_RUNTIME: return sizeof(struct CUpti_ActivityAPI);
+  case CUPTI_ACTIVITY_KIND_DEVICE: return sizeof(struct CUpti_ActivityDevice6);
+  case CUPTI_ACTIVITY_KIND_CONTEXT: return sizeof(struct CUpti_ActivityContext4);
+  case CUPTI_ACTIVITY_KIND_STREAM: return sizeof(struct CUpti_ActivityStream);
+  case CUPTI_ACTIVITY_KIND_CUDA_EVENT: return sizeof(struct CUpti_ActivityCudaEvent2);
+  case CUPTI_ACTIVITY_KIND_MEMORY2: return sizeof(struct CUpti_ActivityMemory4);
+  case CUPTI_ACTIVITY_KIND_MEMCPY2: return sizeof(struct CUpti_ActivityMemcpyPtoP4);
   case CUPTI_ACTIVITY_KIND_OVERHEAD: return sizeof(struct CUpti_ActivityOverhead3);
   case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return sizeof(struct CUpti_ActivitySynchronization2);
   case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(struct CUpti_ActivityExternalCorrelation);
@@ -126,7 +133,9 @@ int cupti_deliver(uint32_t least) {
   if (cupti_active[CUPTI_ACTIVITY_KIND_OVERHEAD]) {
     struct CUpti_ActivityOverhead3 o = {.kind = CUPTI_ACTIVITY_KIND_OVERHEAD, .start = began, .end = cupti_now(),
                                         .overheadKind = CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH,
-                                        .objectKind = CUPTI_ACTIVITY_OBJECT_PROCESS};
+                                        .objectKind = CUPTI_ACTIVITY_OBJECT_THREAD};
+    uint32_t ids[] = {(uint32_t)getpid(), cupti_thread_id()};
+    memcpy(o.objectId, ids, sizeof ids);
     cupti_write(&o, sizeof o);
   }
   pthread_mutex_lock(&lock);
@@ -194,36 +203,19 @@ int own_cuptiActivityGetNumDroppedRecords(uint64_t context, uint32_t stream, siz
 
 /* ---- what is recorded ---- */
 
-/* Kinds that are recorded, and kinds of which there never is anything here: enabling those is no error, as it is none
- * on a GPU that does nothing of the kind. */
-static int kind_known(uint32_t kind) {
-  switch (kind) {
-  case CUPTI_ACTIVITY_KIND_DEVICE:
-  case CUPTI_ACTIVITY_KIND_CONTEXT:
-  case CUPTI_ACTIVITY_KIND_STREAM:
-  case CUPTI_ACTIVITY_KIND_NAME:
-  case CUPTI_ACTIVITY_KIND_MARKER:
-  case CUPTI_ACTIVITY_KIND_MARKER_DATA:
-  case CUPTI_ACTIVITY_KIND_MEMCPY2:
-  case CUPTI_ACTIVITY_KIND_CUDA_EVENT:
-  case CUPTI_ACTIVITY_KIND_UNIFIED_MEMORY_COUNTER:
-  case CUPTI_ACTIVITY_KIND_MODULE:
-  case CUPTI_ACTIVITY_KIND_FUNCTION:
-  case CUPTI_ACTIVITY_KIND_MEMORY:
-  case CUPTI_ACTIVITY_KIND_MEMORY2:
-  case CUPTI_ACTIVITY_KIND_MEMORY_POOL:
-  case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return 1;
-  }
-  return bytes_of(kind) != 0;
-}
-
 void cupti_update(void) {
   int calls = atomic_load(&cupti_callbacks) != 0;
   uint32_t work = 0, count = 0;
   if (cupti_kernels()) work |= WIRE_PROFILE_KERNELS;
-  if (cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY]) work |= WIRE_PROFILE_COPIES;
+  if (cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY] || cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY2])
+    work |= WIRE_PROFILE_COPIES;
   if (cupti_active[CUPTI_ACTIVITY_KIND_MEMSET]) work |= WIRE_PROFILE_MEMSETS;
-  calls |= work != 0 || cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION];
+  static const uint8_t of_calls[] = {
+    CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, CUPTI_ACTIVITY_KIND_DEVICE, CUPTI_ACTIVITY_KIND_CONTEXT,
+    CUPTI_ACTIVITY_KIND_STREAM, CUPTI_ACTIVITY_KIND_CUDA_EVENT, CUPTI_ACTIVITY_KIND_MEMORY2};
+  calls |= work != 0;
+  for (size_t i = 0; i < sizeof of_calls; i++) calls |= cupti_active[of_calls[i]];
+  cupti_objects_update();
   uint32_t *flags = cupti_front->flags(&count);
   for (uint32_t id = 1; id < CUPTI_RUNTIME_IDS && id < count; id++) {
     int told = cupti_recorded(1, id) || cupti_called[CUPTI_CB_DOMAIN_RUNTIME_API][id];
@@ -237,14 +229,21 @@ void cupti_update(void) {
 
 static int enable(uint32_t kind, int on) {
   if (!kind || kind >= CUPTI_KINDS) return CUPTI_ERROR_INVALID_KIND;
-  if (!kind_known(kind)) return CUPTI_ERROR_NOT_SUPPORTED;
+  if (!bytes_of(kind)) { /* what cannot be switched on is off */
+    static _Atomic uint8_t said[CUPTI_KINDS];
+    return on ? cupti_refused(&said[kind], cupti_kind_names[kind]) : CUPTI_SUCCESS;
+  }
   cupti_active[kind] = (uint8_t)on;
   cupti_update();
   return CUPTI_SUCCESS;
 }
 
 int own_cuptiActivityEnable(uint32_t kind) { return enable(kind, 1); }
-int own_cuptiActivityEnableAndDump(uint32_t kind) { return enable(kind, 1); }
+int own_cuptiActivityEnableAndDump(uint32_t kind) {
+  int r = enable(kind, 1);
+  if (!r && requested && completed) cupti_objects_dump(kind);
+  return r;
+}
 int own_cuptiActivityEnableContext(uint64_t context, uint32_t kind) {
   (void)context;
   return enable(kind, 1);
@@ -264,12 +263,21 @@ static int choose(int runtime, uint32_t id, int on) {
 int own_cuptiActivityEnableDriverApi(uint32_t id, uint8_t on) { return choose(0, id, on); }
 int own_cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on) { return choose(1, id, on); }
 
-/* Nothing that we have not got hangs on these. */
-int own_cuptiActivityEnableLatencyTimestamps(uint8_t on) { return (void)on, CUPTI_SUCCESS; }
-int own_cuptiActivityEnableLaunchAttributes(uint8_t on) { return (void)on, CUPTI_SUCCESS; }
-int own_cuptiActivityEnableCudaEventDeviceTimestamps(uint8_t on) { return (void)on, CUPTI_SUCCESS; }
-int own_cuptiActivityEnableAllSyncRecords(uint8_t on) { return (void)on, CUPTI_SUCCESS; }
-int own_cuptiActivityEnableAllocationSource(uint8_t on) { return (void)on, CUPTI_SUCCESS; }
+int own_cuptiActivityEnableAllSyncRecords(uint8_t on) {
+  cupti_failed_waits = on != 0;
+  return CUPTI_SUCCESS;
+}
+
+/* Fields that stay empty here: they can be switched off alone. */
+#define WITHOUT(name) \
+  int own_##name(uint8_t on) { \
+    static _Atomic uint8_t said; \
+    return on ? cupti_refused(&said, #name) : CUPTI_SUCCESS; \
+  }
+WITHOUT(cuptiActivityEnableLatencyTimestamps)
+WITHOUT(cuptiActivityEnableLaunchAttributes)
+WITHOUT(cuptiActivityEnableCudaEventDeviceTimestamps)
+WITHOUT(cuptiActivityEnableAllocationSource)
 
 int own_cuptiActivityConfigureUnifiedMemoryCounter(const void *config, uint32_t count) {
   return config && count ? CUPTI_ERROR_UM_PROFILING_NOT_SUPPORTED : CUPTI_ERROR_INVALID_PARAMETER;
@@ -280,18 +288,27 @@ int own_cuptiActivityRegisterTimestampCallback(cupti_clock clock) {
   return CUPTI_SUCCESS;
 }
 
-/* ---- attributes: sizes of buffers that we do not have; what was set is said again ---- */
+/* ---- attributes: sizes and places of buffers that we do not have; what was set is said again ---- */
 
-enum { ATTRIBUTES = 32, ATTRIBUTE_BYTES = 8 };
+enum { ATTRIBUTES = CUPTI_ACTIVITY_ATTR_USER_DEFINED_RECORDS /* that, and what is behind it, changes records */ };
+enum { ATTRIBUTE_BYTES = 8 };
 static uint8_t attributes[ATTRIBUTES][ATTRIBUTE_BYTES];
 
+static int attribute_refused(uint32_t attribute) {
+  static _Atomic uint8_t said[CUPTI_ACTIVITY_ATTR_COUNT];
+  if (attribute >= CUPTI_ACTIVITY_ATTR_COUNT) return CUPTI_ERROR_INVALID_PARAMETER;
+  return cupti_refused(&said[attribute], cupti_attribute_names[attribute]);
+}
+
 int own_cuptiActivitySetAttribute(uint32_t attribute, size_t *bytes, const void *value) {
-  if (!bytes || !value || attribute >= ATTRIBUTES) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (!bytes || !value) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (attribute >= ATTRIBUTES) return attribute_refused(attribute);
   memcpy(attributes[attribute], value, *bytes < ATTRIBUTE_BYTES ? *bytes : ATTRIBUTE_BYTES);
   return CUPTI_SUCCESS;
 }
 int own_cuptiActivityGetAttribute(uint32_t attribute, size_t *bytes, void *value) {
-  if (!bytes || !value || attribute >= ATTRIBUTES) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (!bytes || !value) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (attribute >= ATTRIBUTES) return attribute_refused(attribute);
   if (*bytes > ATTRIBUTE_BYTES) *bytes = ATTRIBUTE_BYTES;
   memcpy(value, attributes[attribute], *bytes);
   return CUPTI_SUCCESS;
@@ -330,6 +347,7 @@ int own_cuptiFinalize(void) {
     for (uint32_t id = 0; id < CUPTI_IDS; id++)
       if (atomic_exchange(&cupti_called[d][id], 0)) atomic_fetch_sub(&cupti_callbacks, 1);
   memset((void *)cupti_chosen, 0, sizeof cupti_chosen);
+  cupti_failed_waits = 0;
   cupti_update();
   return CUPTI_SUCCESS;
 }

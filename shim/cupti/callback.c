@@ -42,8 +42,22 @@ static uint32_t ids_of(uint32_t domain) {
   case CUPTI_CB_DOMAIN_RUNTIME_API: return CUPTI_RUNTIME_IDS;
   case CUPTI_CB_DOMAIN_RESOURCE: return CUPTI_CBID_RESOURCE_SIZE;
   case CUPTI_CB_DOMAIN_SYNCHRONIZE: return CUPTI_CBID_SYNCHRONIZE_SIZE;
-  case CUPTI_CB_DOMAIN_NVTX: return CUPTI_IDS;
   case CUPTI_CB_DOMAIN_STATE: return CUPTI_CBID_STATE_ERROR + 1;
+  }
+  return 0;
+}
+
+/* What there are no callbacks for: parts of graphs that change, what PC sampling reads. */
+static int missing(uint32_t domain, uint32_t id) {
+  if (domain != CUPTI_CB_DOMAIN_RESOURCE) return 0;
+  switch (id) {
+  case CUPTI_CBID_RESOURCE_MODULE_PROFILED:
+  case CUPTI_CBID_RESOURCE_GRAPHNODE_CREATE_STARTING:
+  case CUPTI_CBID_RESOURCE_GRAPHNODE_DEPENDENCY_CREATED:
+  case CUPTI_CBID_RESOURCE_GRAPHNODE_DEPENDENCY_DESTROY_STARTING:
+  case CUPTI_CBID_RESOURCE_STREAM_ATTRIBUTE_CHANGED:
+  case CUPTI_CBID_RESOURCE_GRAPH_NODE_UPDATED:
+  case CUPTI_CBID_RESOURCE_GRAPH_NODE_SET_PARAMS: return 1;
   }
   return 0;
 }
@@ -55,7 +69,7 @@ static void set(uint32_t domain, uint32_t id, int on) {
 }
 
 static void set_domain(uint32_t domain, int on) {
-  for (uint32_t id = 1; id < ids_of(domain); id++) set(domain, id, on);
+  for (uint32_t id = 1; id < ids_of(domain); id++) set(domain, id, on && !missing(domain, id));
 }
 
 int own_cuptiUnsubscribe(struct subscriber *s) {
@@ -66,15 +80,26 @@ int own_cuptiUnsubscribe(struct subscriber *s) {
   return CUPTI_SUCCESS;
 }
 
+static int refuse_nvtx(uint32_t enable) {
+  static _Atomic uint8_t said;
+  return enable ? cupti_refused(&said, "CUPTI_CB_DOMAIN_NVTX") : CUPTI_SUCCESS;
+}
+
 int own_cuptiEnableCallback(uint32_t enable, struct subscriber *s, uint32_t domain, uint32_t id) {
-  if (!known(s) || id >= ids_of(domain)) return CUPTI_ERROR_INVALID_PARAMETER;
+  static _Atomic uint8_t said[CUPTI_CBID_RESOURCE_SIZE];
+  if (!known(s)) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (domain == CUPTI_CB_DOMAIN_NVTX) return refuse_nvtx(enable);
+  if (id >= ids_of(domain)) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (enable && missing(domain, id)) return cupti_refused(&said[id], cupti_resource_names[id]);
   set(domain, id, enable != 0);
   cupti_update();
   return CUPTI_SUCCESS;
 }
 
 int own_cuptiEnableDomain(uint32_t enable, struct subscriber *s, uint32_t domain) {
-  if (!known(s) || !ids_of(domain)) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (!known(s)) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (domain == CUPTI_CB_DOMAIN_NVTX) return refuse_nvtx(enable);
+  if (!ids_of(domain)) return CUPTI_ERROR_INVALID_PARAMETER;
   set_domain(domain, enable != 0);
   cupti_update();
   return CUPTI_SUCCESS;

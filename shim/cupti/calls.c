@@ -10,8 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CALLED = 1, RECORDED = 2 };
-
 /* ---- threads ---- */
 
 static pthread_key_t key;
@@ -48,7 +46,7 @@ static uint32_t kernel_thread(void) {
   if (!t->number) t->number = (uint32_t)syscall(SYS_gettid);
   return t->number;
 }
-static uint32_t thread_id(void) {
+uint32_t cupti_thread_id(void) {
   return thread_id_type == CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM ? kernel_thread() :
          (uint32_t)(uintptr_t)pthread_self();
 }
@@ -86,7 +84,7 @@ static void record_call(uint32_t kind, uint32_t id, uint32_t correlation, uint64
     cupti_write(&e, sizeof e);
   }
   struct CUpti_ActivityAPI r = {.kind = kind, .cbid = id, .start = began, .end = ended, .processId = (uint32_t)getpid(),
-                                .threadId = thread_id(), .correlationId = correlation, .returnValue = result};
+                                .threadId = cupti_thread_id(), .correlationId = correlation, .returnValue = result};
   cupti_write(&r, sizeof r);
 }
 
@@ -94,9 +92,9 @@ static void record_call(uint32_t kind, uint32_t id, uint32_t correlation, uint64
 
 struct meaning {
   uint8_t copy;                /* 1: its first two arguments are target and source */
+  uint8_t peers;               /* between GPUs; 1: its arguments have the contexts, 2: a structure */
   uint8_t wait;                /* CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_... */
   uint8_t launch;              /* n + 1: argument n is a kernel */
-  uint8_t made, gone;          /* CUPTI_CBID_RESOURCE_...: argument 0 is where it is put, or it */
 };
 
 static struct meaning meaning_of(uint32_t id) {
@@ -105,6 +103,10 @@ static struct meaning meaning_of(uint32_t id) {
   case CBID_cuMemcpyHtoDAsync_v2_ptsz: case CBID_cuMemcpyDtoH_v2: case CBID_cuMemcpyDtoH_v2_ptds:
   case CBID_cuMemcpyDtoHAsync_v2: case CBID_cuMemcpyDtoHAsync_v2_ptsz: case CBID_cuMemcpy: case CBID_cuMemcpy_ptds:
   case CBID_cuMemcpyAsync: case CBID_cuMemcpyAsync_ptsz: return (struct meaning){.copy = 1};
+  case CBID_cuMemcpyPeer: case CBID_cuMemcpyPeer_ptds: case CBID_cuMemcpyPeerAsync: case CBID_cuMemcpyPeerAsync_ptsz:
+    return (struct meaning){.peers = 1};
+  case CBID_cuMemcpy3DPeer: case CBID_cuMemcpy3DPeer_ptds: case CBID_cuMemcpy3DPeerAsync:
+  case CBID_cuMemcpy3DPeerAsync_ptsz: return (struct meaning){.peers = 2};
   case CBID_cuStreamSynchronize: case CBID_cuStreamSynchronize_ptsz:
     return (struct meaning){.wait = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE};
   case CBID_cuCtxSynchronize: return (struct meaning){.wait = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE};
@@ -114,20 +116,8 @@ static struct meaning meaning_of(uint32_t id) {
   case CBID_cuLaunchKernel: case CBID_cuLaunchKernel_ptsz: case CBID_cuLaunchCooperativeKernel:
   case CBID_cuLaunchCooperativeKernel_ptsz: return (struct meaning){.launch = 1};
   case CBID_cuLaunchKernelEx: case CBID_cuLaunchKernelEx_ptsz: return (struct meaning){.launch = 2};
-  case CBID_cuCtxCreate_v2: case CBID_cuCtxCreate_v3: case CBID_cuCtxCreate_v4: case CBID_cuDevicePrimaryCtxRetain:
-    return (struct meaning){.made = CUPTI_CBID_RESOURCE_CONTEXT_CREATED};
-  case CBID_cuCtxDestroy_v2: return (struct meaning){.gone = CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING};
-  case CBID_cuStreamCreate: case CBID_cuStreamCreateWithPriority:
-    return (struct meaning){.made = CUPTI_CBID_RESOURCE_STREAM_CREATED};
-  case CBID_cuStreamDestroy_v2: return (struct meaning){.gone = CUPTI_CBID_RESOURCE_STREAM_DESTROY_STARTING};
   }
   return (struct meaning){0};
-}
-
-static uint64_t argument(const struct scuda_profiled *c, int n) {
-  uint64_t v = 0;
-  if (c->params) memcpy(&v, (const uint8_t *)c->params + 8 * n, 8);
-  return v;
 }
 
 static void call_back(struct scuda_profiled *c, uint32_t id, uint32_t site) {
@@ -137,31 +127,9 @@ static void call_back(struct scuda_profiled *c, uint32_t id, uint32_t site) {
   struct CUpti_CallbackData d = {
     .callbackSite = site, .functionName = (uintptr_t)c->name, .functionParams = (uintptr_t)c->params,
     .functionReturnValue = site == CUPTI_API_EXIT ? (uintptr_t)&c->result : 0,
-    .symbolName = launch ? (uintptr_t)cupti_front->kernel(argument(c, launch - 1)) : 0, .context = c->context,
+    .symbolName = launch ? (uintptr_t)cupti_front->kernel(cupti_argument(c, launch - 1)) : 0, .context = c->context,
     .contextUid = ids.context, .correlationData = (uintptr_t)&c->data, .correlationId = c->correlation};
   cupti_call_back(CUPTI_CB_DOMAIN_DRIVER_API, id, &d);
-}
-
-static void resource(uint32_t id, uint64_t context, uint64_t handle) {
-  if (!cupti_called[CUPTI_CB_DOMAIN_RESOURCE][id]) return;
-  struct CUpti_ResourceData d = {.context = context, .resourceHandle = handle};
-  cupti_call_back(CUPTI_CB_DOMAIN_RESOURCE, id, &d);
-}
-
-/* A primary context is retained often, and made once. */
-static int context_is_new(uint64_t context) {
-  static uint64_t seen[64];
-  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-  int known = 0;
-  pthread_mutex_lock(&lock);
-  size_t i = 0;
-  while (i < sizeof seen / sizeof *seen && seen[i] && seen[i] != context) i++;
-  if (i < sizeof seen / sizeof *seen) {
-    known = seen[i] == context;
-    seen[i] = context;
-  }
-  pthread_mutex_unlock(&lock);
-  return !known;
 }
 
 static void waited(const struct scuda_profiled *c, uint32_t type, uint64_t ended) {
@@ -169,15 +137,18 @@ static void waited(const struct scuda_profiled *c, uint32_t type, uint64_t ended
   int of_stream = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE ||
                   type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
   const char *form = strrchr(c->name, '_');
-  cupti_front->ids(c->context, of_stream ? argument(c, 0) : UINT64_MAX, form && !strcmp(form, "_ptsz"), &ids);
+  cupti_front->ids(c->context, of_stream ? cupti_argument(c, 0) : UINT64_MAX, form && !strcmp(form, "_ptsz"), &ids);
   if (!c->result && (type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE ||
                      (type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE && ids.stream)))
     cupti_waited(c->correlation, kernel_thread(), ids.stream, cupti_real());
-  if (cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION]) {
+  if (cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION] && (!c->result || cupti_failed_waits)) {
     struct CUpti_ActivitySynchronization2 s = {
       .kind = CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, .type = type, .start = c->began, .end = ended,
       .correlationId = c->correlation, .contextId = ids.context, .returnValue = (uint32_t)c->result,
-      .streamId = of_stream ? ids.stream : UINT32_MAX, .cudaEventId = UINT32_MAX};
+      .streamId = of_stream ? ids.stream : UINT32_MAX, .cudaEventId = UINT32_MAX, .cudaEventSyncId = UINT32_MAX};
+    int second = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
+    if (second || type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE)
+      cupti_event_numbers(cupti_argument(c, second), &s.cudaEventId, &s.cudaEventSyncId);
     cupti_write(&s, sizeof s);
   }
   uint32_t id = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE ?
@@ -185,9 +156,22 @@ static void waited(const struct scuda_profiled *c, uint32_t type, uint64_t ended
                 type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE ?
                 CUPTI_CBID_SYNCHRONIZE_CONTEXT_SYNCHRONIZED : 0;
   if (id && !c->result && cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][id]) {
-    struct CUpti_SynchronizeData d = {.context = c->context, .stream = of_stream ? argument(c, 0) : 0};
+    struct CUpti_SynchronizeData d = {.context = c->context, .stream = of_stream ? cupti_argument(c, 0) : 0};
     cupti_call_back(CUPTI_CB_DOMAIN_SYNCHRONIZE, id, &d);
   }
+}
+
+/* Of a copy from GPU to GPU: which. */
+static void copies_between(const struct scuda_profiled *c, int structure, struct cupti_origin *o) {
+  uint64_t contexts[] = {cupti_argument(c, 3), cupti_argument(c, 1)};
+  const uint8_t *p = (const void *)(uintptr_t)cupti_argument(c, 0);
+  if (structure && p) { /* CUDA_MEMCPY3D_PEER's srcContext and dstContext */
+    memcpy(&contexts[0], p + 64, 8);
+    memcpy(&contexts[1], p + 152, 8);
+  }
+  o->peers = 1;
+  o->async = strstr(c->name, "Async") != NULL;
+  for (int i = 0; i < 2; i++) cupti_front->ids(contexts[i], UINT64_MAX, 0, &o->ends[i]);
 }
 
 /* ---- the driver's calls ---- */
@@ -204,18 +188,19 @@ static int enter(struct scuda_profiled *c) {
   struct meaning m = meaning_of(id);
   struct cupti_origin o = {.correlation = c->correlation, .thread = kernel_thread(), .began = cupti_real()};
   if (m.copy) {
-    o.target = (uint8_t)cupti_front->memory(argument(c, 0));
-    o.source = (uint8_t)cupti_front->memory(argument(c, 1));
+    o.target = (uint8_t)cupti_front->memory(cupti_argument(c, 0), NULL);
+    o.source = (uint8_t)cupti_front->memory(cupti_argument(c, 1), NULL);
     o.async = strstr(c->name, "Async") != NULL;
   }
+  if (m.peers) copies_between(c, m.peers == 2, &o);
+  if (id == CBID_cuGraphLaunch || id == CBID_cuGraphLaunch_ptsz) o.graph = cupti_graph_number(cupti_argument(c, 0));
   cupti_came_from(&o);
-  if (m.gone) resource(m.gone, m.gone == CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING ? argument(c, 0) : c->context,
-                       m.gone == CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING ? 0 : argument(c, 0));
-  if (id && cupti_called[CUPTI_CB_DOMAIN_DRIVER_API][id] && !(c->outer & CALLED)) {
-    c->told |= CALLED;
+  if (id && cupti_called[CUPTI_CB_DOMAIN_DRIVER_API][id] && !(c->outer & CUPTI_CALLED)) {
+    c->told |= CUPTI_CALLED;
     call_back(c, id, CUPTI_API_ENTER);
   }
-  if (id && cupti_recorded(0, id) && !(c->outer & RECORDED)) c->told |= RECORDED;
+  cupti_objects_enter(c, id);
+  if (id && cupti_recorded(0, id) && !(c->outer & CUPTI_RECORDED)) c->told |= CUPTI_RECORDED;
   c->began = cupti_now();
   return 1;
 }
@@ -223,17 +208,12 @@ static int enter(struct scuda_profiled *c) {
 static void leave(struct scuda_profiled *c) {
   uint32_t id = cupti_driver_ids[c->function];
   struct meaning m = meaning_of(id);
-  uint64_t ended = m.wait || c->told & RECORDED ? cupti_now() : 0;
-  if (c->told & RECORDED)
+  uint64_t ended = m.wait || c->told & CUPTI_RECORDED ? cupti_now() : 0;
+  if (c->told & CUPTI_RECORDED)
     record_call(CUPTI_ACTIVITY_KIND_DRIVER, id, c->correlation, c->began, ended, (uint32_t)c->result);
   if (m.wait) waited(c, m.wait, ended);
-  if (m.made && !c->result) {
-    uint64_t handle = 0;
-    memcpy(&handle, (const void *)(uintptr_t)argument(c, 0), 8);
-    if (m.made == CUPTI_CBID_RESOURCE_STREAM_CREATED) resource(m.made, c->context, handle);
-    else if (cupti_called[CUPTI_CB_DOMAIN_RESOURCE][m.made] && context_is_new(handle)) resource(m.made, handle, 0);
-  }
-  if (c->told & CALLED) call_back(c, id, CUPTI_API_EXIT);
+  if (!c->result) cupti_objects_leave(c, id);
+  if (c->told & CUPTI_CALLED) call_back(c, id, CUPTI_API_EXIT);
 }
 
 /* ---- the runtime's calls ---- */
@@ -261,10 +241,10 @@ static void runtime(uint32_t id, void *record) {
     struct cupti_origin o = {.correlation = correlation, .thread = kernel_thread(), .began = cupti_real()};
     cupti_came_from(&o);
     if (cupti_called[CUPTI_CB_DOMAIN_RUNTIME_API][id]) {
-      told |= CALLED;
+      told |= CUPTI_CALLED;
       runtime_call_back(id, r, CUPTI_API_ENTER, correlation);
     }
-    if (cupti_recorded(1, id)) told |= RECORDED;
+    if (cupti_recorded(1, id)) told |= CUPTI_RECORDED;
     t->runtime[t->depth].record = r;
     t->runtime[t->depth].correlation = correlation;
     t->runtime[t->depth].told = told;
@@ -275,11 +255,11 @@ static void runtime(uint32_t id, void *record) {
   if (!t->depth) return;
   t->depth--;
   uint32_t correlation = t->runtime[t->depth].correlation, result = 0;
-  if (t->runtime[t->depth].told & RECORDED) {
+  if (t->runtime[t->depth].told & CUPTI_RECORDED) {
     if (r[RUNTIME_RESULT]) memcpy(&result, (const void *)(uintptr_t)r[RUNTIME_RESULT], sizeof result);
     record_call(CUPTI_ACTIVITY_KIND_RUNTIME, id, correlation, t->runtime[t->depth].began, cupti_now(), result);
   }
-  if (t->runtime[t->depth].told & CALLED) runtime_call_back(id, r, CUPTI_API_EXIT, correlation);
+  if (t->runtime[t->depth].told & CUPTI_CALLED) runtime_call_back(id, r, CUPTI_API_EXIT, correlation);
 }
 
 const struct scuda_profiler cupti_profiler = {enter, leave, runtime};

@@ -15,6 +15,7 @@
 #include "cupti_gen.h"
 
 #include <pthread.h>
+#include <string.h>
 
 #define CUPTI_EXPORT __attribute__((visibility("default")))
 
@@ -28,12 +29,17 @@ extern const uint16_t cupti_driver_ids[]; /* by the front's index of an exported
 extern const uint32_t cupti_driver_exports;
 extern const int cupti_major;             /* of the library: 12, 13 */
 
+extern const char *const cupti_kind_names[], *const cupti_resource_names[], *const cupti_attribute_names[];
+
 /* ---- where a call goes (entry.c) ---- */
 cupti_fn cupti_route(uint32_t function, const void *caller);
+void *cupti_driver_function(const char *name); /* of the front; NULL: it has none of the name */
+int cupti_refused(_Atomic uint8_t *said, const char *name); /* CUPTI_ERROR_NOT_SUPPORTED, which is logged once */
 extern const struct scuda_profile_table *cupti_front; /* once a call has come to us */
 
 /* ---- threads (calls.c) ---- */
 enum { CUPTI_EXTERNAL_KINDS = CUPTI_EXTERNAL_CORRELATION_KIND_SIZE, CUPTI_NESTED = 8 };
+enum { CUPTI_CALLED = 1, CUPTI_RECORDED = 2, CUPTI_NEW = 4 }; /* of a call: told. NEW: what it gives did not exist */
 struct cupti_stack { uint64_t *ids; uint32_t depth, room; };
 struct cupti_thread {
   uint32_t number;             /* the kernel's; 0: not asked yet */
@@ -44,9 +50,16 @@ struct cupti_thread {
   struct cupti_stack external[CUPTI_EXTERNAL_KINDS];
 };
 struct cupti_thread *cupti_self(void);
+uint32_t cupti_thread_id(void);    /* as the program wants threads numbered */
 extern const struct scuda_profiler cupti_profiler;
 uint64_t cupti_real(void);     /* ns since 1970 */
 uint64_t cupti_now(void);      /* the same, or as the program's clock has it */
+/* A call's argument; those before it have eight bytes each. */
+static inline uint64_t cupti_argument(const struct scuda_profiled *c, int n) {
+  uint64_t v = 0;
+  if (c->params) memcpy(&v, (const uint8_t *)c->params + 8 * n, 8);
+  return v;
+}
 
 /* ---- who is called back for what (callback.c) ---- */
 enum { CUPTI_DOMAINS = CUPTI_CB_DOMAIN_SIZE, CUPTI_IDS = 1024 };
@@ -58,6 +71,7 @@ void cupti_call_back(uint32_t domain, uint32_t id, const void *data);
 /* ---- activities (activity.c) ---- */
 enum { CUPTI_KINDS = CUPTI_ACTIVITY_KIND_COUNT };
 extern _Atomic uint8_t cupti_active[CUPTI_KINDS];
+extern _Atomic uint8_t cupti_failed_waits;         /* are recorded as well */
 extern _Atomic uint8_t cupti_chosen[2][CUPTI_IDS]; /* of driver, runtime: 1 recorded, 2 not, whatever the kind says */
 typedef uint64_t (*cupti_clock)(void);
 extern cupti_clock _Atomic cupti_program_clock;    /* NULL: ns since 1970 */
@@ -73,12 +87,24 @@ static inline int cupti_recorded(int runtime, uint32_t id) {
   return chosen ? chosen == 1 : cupti_active[runtime ? CUPTI_ACTIVITY_KIND_RUNTIME : CUPTI_ACTIVITY_KIND_DRIVER];
 }
 
+/* ---- the program's objects (objects.c) ---- */
+void cupti_objects_enter(struct scuda_profiled *, uint32_t id);
+void cupti_objects_leave(const struct scuda_profiled *, uint32_t id); /* of calls that went well */
+void cupti_objects_update(void);
+void cupti_objects_dump(uint32_t kind);    /* records of those that there are */
+void cupti_event_numbers(uint64_t event, uint32_t *id, uint64_t *recorded);
+uint32_t cupti_graph_number(uint64_t graph);
+
 /* ---- the GPU's work (work.c) ---- */
+const char *cupti_intern(const char *text, size_t n); /* for records: it is never forgotten */
 struct cupti_origin {          /* of work: the call that it came with */
   uint32_t correlation, thread;
   uint64_t began;              /* cupti_real */
   uint8_t source, target;      /* of a copy: enum profile_memory of the pointers that the program gave; 0: not known */
   uint8_t async;
+  uint8_t peers;               /* from GPU to GPU, whose numbers are in ends: of the source, of the target */
+  struct scuda_profile_ids ends[2];
+  uint32_t graph;              /* the number of the executable graph that was launched */
 };
 void cupti_came_from(const struct cupti_origin *);
 /* a call that waited has returned; stream 0: it waited for all */

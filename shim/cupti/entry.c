@@ -29,6 +29,16 @@ static long zero(long a, long b, long c, long d, long e, long f, long g, long h)
   return 0;
 }
 
+static void *front_library;    /* it stays loaded */
+void *cupti_driver_function(const char *name) { return front_library ? dlsym(front_library, name) : NULL; }
+
+int cupti_refused(_Atomic uint8_t *told, const char *name) {
+  if (!atomic_exchange(told, 1))
+    scuda_log(SCUDA_WARN, "%s is not supported by scuda's CUPTI; answered CUPTI_ERROR_NOT_SUPPORTED (docs/profiling.md "
+              "says what works)", name);
+  return CUPTI_ERROR_NOT_SUPPORTED;
+}
+
 /* The table of the front that is in the process, or of the one beside us. */
 static const struct scuda_profile_table *find_front(void) {
   static const uint8_t id[16] = SCUDA_PROFILE_ID;
@@ -44,6 +54,7 @@ static const struct scuda_profile_table *find_front(void) {
   const void *table = NULL;
   if (!get || get(&table, id) || !table) return NULL;
   const struct scuda_profile_table *t = table;
+  front_library = library;
   if (t->bytes == sizeof *t) return t;
   scuda_log(SCUDA_ERROR, "libcupti.so.%d and libcuda.so.1 are of different releases of scuda; install one of them anew",
             cupti_major);
@@ -112,8 +123,7 @@ cupti_fn cupti_route(uint32_t i, const void *caller) {
   if (t == REAL) return pass(i);
   if (t == NOBODY) return not_initialized;
   if (cupti_functions[i].own) return cupti_functions[i].own;
-  if (!atomic_exchange(&said[i], 1))
-    scuda_log(SCUDA_WARN, "%s is not supported by scuda's CUPTI; answered CUPTI_ERROR_NOT_SUPPORTED (docs/profiling.md "
-              "says what works)", cupti_functions[i].name);
-  return strncmp(cupti_functions[i].name, "cupti", 5) ? zero : not_supported;
+  if (strncmp(cupti_functions[i].name, "cupti", 5)) return zero;
+  cupti_refused(&said[i], cupti_functions[i].name);
+  return not_supported;
 }

@@ -33,10 +33,13 @@ void cupti_came_from(const struct cupti_origin *o) {
     *at = *o;
     if (was.correlation == o->correlation) {
       at->began = was.began;
-      if (!at->source) {
+      if (!at->graph) at->graph = was.graph;
+      if (!at->source && !at->peers) {
         at->source = was.source;
         at->target = was.target;
         at->async = was.async;
+        at->peers = was.peers;
+        memcpy(at->ends, was.ends, sizeof at->ends);
       }
     }
   }
@@ -100,19 +103,22 @@ static uint64_t to_program(uint64_t real) {
 
 enum { NAMES = 1 << 12 };
 static struct name { struct name *next; char text[]; } *names[NAMES];
+static pthread_mutex_t name_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static const char *intern(const char *text, size_t n) {
+const char *cupti_intern(const char *text, size_t n) {
   uint32_t h = 2166136261u;
   for (size_t i = 0; i < n; i++) h = (h ^ (uint8_t)text[i]) * 16777619u;
-  struct name **list = &names[h % NAMES], *e;
-  for (e = *list; e; e = e->next)
-    if (!strncmp(e->text, text, n) && !e->text[n]) return e->text;
-  if (!(e = malloc(sizeof *e + n + 1))) return "";
-  memcpy(e->text, text, n);
-  e->text[n] = 0;
-  e->next = *list;
-  *list = e;
-  return e->text;
+  pthread_mutex_lock(&name_lock);
+  struct name **list = &names[h % NAMES], *e = *list;
+  while (e && (strncmp(e->text, text, n) || e->text[n])) e = e->next;
+  if (!e && (e = malloc(sizeof *e + n + 1))) {
+    memcpy(e->text, text, n);
+    e->text[n] = 0;
+    e->next = *list;
+    *list = e;
+  }
+  pthread_mutex_unlock(&name_lock);
+  return e ? e->text : "";
 }
 
 static const char **by_id; /* as the server numbers them */
@@ -128,15 +134,22 @@ static void keep_name(uint32_t id, const char *text, size_t n) {
     by_id = more;
     ids++;
   }
-  by_id[id - 1] = intern(text, n);
+  by_id[id - 1] = cupti_intern(text, n);
 }
 
 /* ---- records ---- */
 
 /* What was recorded while its kind was enabled is written also when it no longer is. */
 static uint32_t _Atomic kernel_kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL; /* as the program enabled them */
+static _Atomic int copies_wanted = 1, peers_wanted;
 
-static void write_kernel(const struct wire_profile_record *r, uint64_t start, uint64_t end) {
+/* Of work in a graph: as the program's library numbers what was launched. */
+static uint32_t graph_of(const struct wire_profile_record *r, const struct cupti_origin *o) {
+  return r->graph && o->graph ? o->graph : r->graph;
+}
+
+static void write_kernel(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
+                         uint64_t end) {
   static int64_t grids;
   struct CUpti_ActivityKernel11 k = {
     .kind = kernel_kind,
@@ -144,7 +157,7 @@ static void write_kernel(const struct wire_profile_record *r, uint64_t start, ui
     .contextId = r->context, .streamId = r->stream, .gridX = r->grid[0], .gridY = r->grid[1], .gridZ = r->grid[2],
     .blockX = r->block[0], .blockY = r->block[1], .blockZ = r->block[2], .staticSharedMemory = r->static_shared,
     .dynamicSharedMemory = r->dynamic_shared, .correlationId = r->correlation, .gridId = (uint64_t)++grids,
-    .name = (uintptr_t)name_of(r->name), .graphNodeId = r->node, .graphId = r->graph};
+    .name = (uintptr_t)name_of(r->name), .graphNodeId = r->node, .graphId = graph_of(r, o)};
   cupti_write(&k, sizeof k);
 }
 
@@ -160,8 +173,25 @@ static uint8_t copy_kind(uint8_t source, uint8_t target) {
          CUPTI_ACTIVITY_MEMCPY_KIND_UNKNOWN;
 }
 
+static void write_peers(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
+                        uint64_t end) {
+  struct CUpti_ActivityMemcpyPtoP4 m = {
+    .kind = CUPTI_ACTIVITY_KIND_MEMCPY2, .copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_PTOP, .srcKind = (uint8_t)r->source,
+    .dstKind = (uint8_t)r->target, .flags = o->async ? CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC : 0, .bytes = r->bytes,
+    .start = start, .end = end, .deviceId = r->device, .contextId = r->context, .streamId = r->stream,
+    .srcDeviceId = o->ends[0].device, .srcContextId = o->ends[0].context, .dstDeviceId = o->ends[1].device,
+    .dstContextId = o->ends[1].context, .correlationId = r->correlation, .graphNodeId = r->node,
+    .graphId = graph_of(r, o)};
+  if (peers_wanted) cupti_write(&m, sizeof m);
+}
+
 static void write_copy(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
                        uint64_t end) {
+  if (o->peers) {
+    write_peers(r, o, start, end);
+    return;
+  }
+  if (!copies_wanted) return;
   /* at the server the program's memory is the server's pinned memory */
   uint8_t source = o->source && r->source != WIRE_PROFILE_MEMORY_DEVICE ? o->source : (uint8_t)r->source,
           target = o->target && r->target != WIRE_PROFILE_MEMORY_DEVICE ? o->target : (uint8_t)r->target;
@@ -169,15 +199,16 @@ static void write_copy(const struct wire_profile_record *r, const struct cupti_o
     .kind = CUPTI_ACTIVITY_KIND_MEMCPY, .copyKind = copy_kind(source, target), .srcKind = source, .dstKind = target,
     .flags = o->async ? CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC : 0, .bytes = r->bytes, .start = start, .end = end,
     .deviceId = r->device, .contextId = r->context, .streamId = r->stream, .correlationId = r->correlation,
-    .runtimeCorrelationId = r->correlation, .graphNodeId = r->node, .graphId = r->graph, .copyCount = 1};
+    .runtimeCorrelationId = r->correlation, .graphNodeId = r->node, .graphId = graph_of(r, o), .copyCount = 1};
   cupti_write(&m, sizeof m);
 }
 
-static void write_memset(const struct wire_profile_record *r, uint64_t start, uint64_t end) {
+static void write_memset(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
+                         uint64_t end) {
   struct CUpti_ActivityMemset4 m = {
     .kind = CUPTI_ACTIVITY_KIND_MEMSET, .value = r->value, .bytes = r->bytes, .start = start, .end = end,
     .deviceId = r->device, .contextId = r->context, .streamId = r->stream, .correlationId = r->correlation,
-    .memoryKind = (uint16_t)r->target, .graphNodeId = r->node, .graphId = r->graph};
+    .memoryKind = (uint16_t)r->target, .graphNodeId = r->node, .graphId = graph_of(r, o)};
   cupti_write(&m, sizeof m);
 }
 
@@ -228,9 +259,9 @@ static void write_work(const struct wire_profile_record *r, uint64_t now) {
   start = to_program(start);
   end = to_program(end);
   switch (r->kind) {
-  case WIRE_PROFILE_KERNELS: write_kernel(r, start, end); break;
+  case WIRE_PROFILE_KERNELS: write_kernel(r, &o, start, end); break;
   case WIRE_PROFILE_COPIES: write_copy(r, &o, start, end); break;
-  case WIRE_PROFILE_MEMSETS: write_memset(r, start, end); break;
+  case WIRE_PROFILE_MEMSETS: write_memset(r, &o, start, end); break;
   }
 }
 
@@ -365,6 +396,11 @@ void cupti_work_wanted(uint32_t kinds) {
   if (cupti_kernels())
     kernel_kind = cupti_active[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL] ? CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL :
                   CUPTI_ACTIVITY_KIND_KERNEL;
+  if (kinds & WIRE_PROFILE_COPIES) {
+    int more = (wanted & WIRE_PROFILE_COPIES) != 0; /* of which some may not have been fetched yet */
+    copies_wanted = cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY] || (more && copies_wanted);
+    peers_wanted = cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY2] || (more && peers_wanted);
+  }
   if (atomic_exchange(&wanted, kinds) == kinds) return;
   unsettled = 1;
   cupti_work_check();

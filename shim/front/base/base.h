@@ -137,7 +137,7 @@ int32_t scuda_handles_setup(void);
 void scuda_contexts_fail(int32_t device, int32_t result);
 uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
 void scuda_slot_free(uint64_t handle);
-/* each that the front handed out */
+/* each that the front handed out; UINT64_MAX: of any context */
 void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *));
 void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
 extern uint64_t scuda_slots_base, scuda_slots_bytes;  /* both regions, client's first */

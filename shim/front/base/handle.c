@@ -78,7 +78,7 @@ void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot
   struct scuda_slot *slots = (struct scuda_slot *)(uintptr_t)scuda_slots_base;
   scuda_lock(&lock);
   for (uint32_t i = 1; i < next_fresh; i++)
-    if (slots[i].kind == kind && slots[i].context == context) f(slots + i);
+    if (slots[i].kind == kind && (context == UINT64_MAX || slots[i].context == context)) f(slots + i);
   scuda_unlock(&lock);
 }
 

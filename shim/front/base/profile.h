@@ -46,7 +46,10 @@ struct scuda_profile_table {
   int32_t (*read)(void *to, uint32_t bytes, uint32_t all, uint32_t *got); /* wire.spec, profile_read; CUresult */
   void (*ids)(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *);
   const char *(*kernel)(uint64_t function);  /* a kernel's name; NULL: it is none */
-  uint32_t (*memory)(uint64_t address); /* what kind it is: wire.spec, profile_memory */
+  /* what kind it is: wire.spec, profile_memory. bytes, unless NULL: of the whole allocation, 0 if that is not known */
+  uint32_t (*memory)(uint64_t address, uint64_t *bytes);
+  /* contexts, or streams that the program made: pairs of a context (0 for a context) and a handle; how many */
+  uint32_t (*objects)(int streams, uint64_t *pairs, uint32_t most);
   void (*log)(int32_t level, const char *text);
 };
 #endif

@@ -118,11 +118,29 @@ const char *scuda_profile_kernel(uint64_t function) {
   return scuda_hand_cuFuncGetName(&name, function) ? NULL : name;
 }
 
-uint32_t scuda_profile_memory(uint64_t address) {
+uint32_t scuda_profile_memory(uint64_t address, uint64_t *bytes) {
   struct scuda_range r = scuda_range_of(address, SCUDA_AS_ANY);
+  if (bytes) *bytes = r.bytes;
   return scuda_range_is_managed(&r) ? WIRE_PROFILE_MEMORY_MANAGED :
          scuda_range_is_device(&r) ? WIRE_PROFILE_MEMORY_DEVICE :
          scuda_range_is_pinned(&r) ? WIRE_PROFILE_MEMORY_PINNED : WIRE_PROFILE_MEMORY_PAGEABLE;
+}
+
+/* Those that are being listed, in the thread that does. */
+static __thread struct { uint64_t *pairs; uint32_t count, most; } listed;
+
+static void list_slot(struct scuda_slot *s) {
+  if (listed.count == listed.most) return;
+  listed.pairs[2 * listed.count] = s->kind == KIND_CUcontext ? 0 : s->context;
+  listed.pairs[2 * listed.count++ + 1] = (uint64_t)(uintptr_t)s;
+}
+
+uint32_t scuda_profile_objects(int streams, uint64_t *pairs, uint32_t most) {
+  listed.pairs = pairs;
+  listed.most = most;
+  listed.count = 0;
+  scuda_slots_of(UINT64_MAX, streams ? KIND_CUstream : KIND_CUcontext, list_slot);
+  return listed.count;
 }
 
 void scuda_profile_log(int32_t level, const char *text) { scuda_log(level, "%s", text); }

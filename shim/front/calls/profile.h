@@ -22,6 +22,7 @@ int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
 int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got);
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids);
 const char *scuda_profile_kernel(uint64_t function);
-uint32_t scuda_profile_memory(uint64_t address);
+uint32_t scuda_profile_memory(uint64_t address, uint64_t *bytes);
+uint32_t scuda_profile_objects(int streams, uint64_t *pairs, uint32_t most);
 void scuda_profile_log(int32_t level, const char *text);
 #endif

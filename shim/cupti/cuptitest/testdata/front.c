@@ -77,12 +77,13 @@ static void numbers(uint64_t context, uint64_t stream, uint32_t per_thread, stru
   *ids = (struct scuda_profile_ids){1, stream == UINT64_MAX ? 0 : (uint32_t)stream, 0};
 }
 static const char *kernel(uint64_t function) { return "a_kernel"; }
-static uint32_t memory(uint64_t address) { return 0; }
+static uint32_t memory(uint64_t address, uint64_t *bytes) { return 0; }
+static uint32_t objects(int streams, uint64_t *pairs, uint32_t most) { return 0; }
 static void message(int32_t level, const char *text) {}
 
 int cuGetExportTable(const void **table, const void *id) {
   static const struct scuda_profile_table t = {sizeof t, serves, attach, hooks, control, read_work, numbers, kernel,
-                                               memory, message};
+                                               memory, objects, message};
   static const uint8_t ours[16] = SCUDA_PROFILE_ID;
   if (memcmp(id, ours, 16)) return 1;
   *table = &t;
