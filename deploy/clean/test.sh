@@ -118,6 +118,7 @@ uses() { # how scuda is called in the clean system
 # Upgrades both packages and goes back while a server of them has a session: the session goes on until it ends by
 # itself, and who has logged in once is let in by each server.
 installed_server() { # ADDRESS
+  : >"$work/own" # before the server is there: what the last one wrote is not to be read as its words
   chroot "$root" "${clean[@]}" scuda serve "$1" --gpu sim --tls always --cache-dir none --state-dir /tmp/state \
     --token-file /etc/scuda/token >"$work/own" 2>&1 &
   own=$!
@@ -144,6 +145,7 @@ newer() { # ARCHITECTURE: the same packages as a later release
 session() { # starts a program that computes until its input ends
   rm -f "$work/input"
   mkfifo "$work/input"
+  : >"$work/session"
   chroot "$root" "${clean[@]}" scuda run -- /programs/bystander /programs <"$work/input" >"$work/session" 2>&1 &
   program=$!
   exec 7>"$work/input"
