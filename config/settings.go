@@ -110,5 +110,6 @@ var Settings = []Setting{
 	{Name: "SCUDA_SIM_MEMORY", Server: true},
 	{Name: "SCUDA_GPUDIRECT", Server: true},
 	{Name: "SCUDA_DRAIN", Server: true},
+	{Name: "SCUDA_GRACE", Server: true},
 	{Name: "SCUDA_PPROF", Server: true},
 }

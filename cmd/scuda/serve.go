@@ -32,7 +32,7 @@ var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
 	"max-sessions-per-client", "max-queue", "max-vram-kept", "turns", "mps", "max-nvml-sessions",
 	"usage-log", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
-	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "log", "log-format", "metrics", "admin",
+	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "grace", "log", "log-format", "metrics", "admin",
 	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
 }, append(limitNames(), workerFlags...)...)
 
@@ -193,6 +193,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	for i := range config.LimitTable {
 		l := &config.LimitTable[i]
 		f.Var(limitValue{l, &o.limits}, l.Name, "`"+l.Kind+"` "+l.Meaning+"; 0: no limit")
+		if f := f.Lookup(l.Name); strings.HasPrefix(f.DefValue, "0") {
+			f.DefValue = "0" // the help is silent about this one, and not about 0B or 0s
+		}
 	}
 	f.StringVar(&o.isolation, "isolation", "auto",
 		"`HOW` much is taken from workers: auto (what the machine can give), require (all, or serve "+

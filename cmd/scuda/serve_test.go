@@ -49,6 +49,15 @@ func TestEnvironment(t *testing.T) {
 			t.Errorf("--%s does not name its variable: %s", name, f.Usage)
 		}
 	}
+	// A settings file takes what is in the list alone, and the root command hides that.
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "listen" && !slices.Contains(serveFlags, f.Name) {
+			t.Errorf("--%s is missing in serveFlags", f.Name)
+		}
+		if strings.HasPrefix(f.DefValue, "0") && f.DefValue != "0" {
+			t.Errorf("--%s has %s as its default in the help, and not nothing", f.Name, f.DefValue)
+		}
+	})
 }
 
 func newFlags(o *serveOptions) *pflag.FlagSet {
