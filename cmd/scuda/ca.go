@@ -20,8 +20,9 @@ func newCA() *cobra.Command {
   scuda ca init                        # once
   scuda ca issue --server gpu1.lan     # for a server that clients reach by this name
   scuda ca issue alice                 # for a client: the tenant alice
+  cd ~/.config/scuda/ca                # where the files are
   scuda serve 0.0.0.0 --tls-cert gpu1.lan.crt --client-ca ca.crt
-  SCUDA_CA=ca.crt SCUDA_CERT=alice.crt scuda gpu1.lan
+  scuda login gpu1.lan --ca ca.crt --cert alice.crt
 
 ` + exitHelp,
 		Args: noArgs,

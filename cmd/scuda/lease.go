@@ -86,6 +86,7 @@ goes by --share and --class, and so does the work of programs that run at the sa
 	f.StringVar(&o.want.Tenant, "tenant", "", "`NAME` of the tenant; may be left out where the server has only one")
 	f.DurationVar(&o.lasts, "for", 8*time.Hour, "`TIME` until it expires")
 	f.Var(&o.want.Memory, "memory", "`SIZE` of the GPU memory that its sessions may have together; 0: the tenant's")
+	f.Lookup("memory").DefValue = "0"
 	f.Uint32Var(&o.want.Sessions, "sessions", 0, "`N` programs at once, 0: as many as the tenant may have")
 	f.StringVar(&o.want.GPUs, "gpus", "",
 		"`WHICH` GPUs its sessions see: UUIDs with commas between them, N, KIND or KIND:N (those that are leased least)")

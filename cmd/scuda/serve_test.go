@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"scuda.dev/scuda/config"
@@ -54,10 +55,24 @@ func TestEnvironment(t *testing.T) {
 		if f.Name != "listen" && !slices.Contains(serveFlags, f.Name) {
 			t.Errorf("--%s is missing in serveFlags", f.Name)
 		}
-		if strings.HasPrefix(f.DefValue, "0") && f.DefValue != "0" {
-			t.Errorf("--%s has %s as its default in the help, and not nothing", f.Name, f.DefValue)
-		}
 	})
+}
+
+// TestNoDefaultInHelp: an option without a default has none in the help either, such as 0B, 0 B or 0s.
+func TestNoDefaultInHelp(t *testing.T) {
+	var look func(*cobra.Command)
+	look = func(c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if zero := strings.TrimLeft(f.DefValue, "0 "); f.Value.Type() != "duration" && zero != f.DefValue &&
+				slices.Contains([]string{"B", "s"}, zero) {
+				t.Errorf("%s --%s: %q", c.CommandPath(), f.Name, f.DefValue)
+			}
+		})
+		for _, c := range c.Commands() {
+			look(c)
+		}
+	}
+	look(newRoot())
 }
 
 func newFlags(o *serveOptions) *pflag.FlagSet {

@@ -93,7 +93,7 @@ func newSpawner() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "spawner --connect SOCKET",
 		Short: "Start the workers of a server that is not root",
-		Long: `Start and end the worker processes of a server (scuda -l ADDR --spawner SOCKET), each as the user of its
+		Long: `Start and end the worker processes of a server (scuda serve ADDR --spawner SOCKET), each as the user of its
 tenant. Needs root, of whose rights CAP_SETUID, CAP_SETGID and CAP_KILL are enough. It starts nothing but its own
 program, and ends nothing but what it has started. A server that is root starts one by itself.`,
 		Example: "  scuda spawner --connect /run/scuda/spawner --worker-uids 2100000000-2100009999",

@@ -55,7 +55,7 @@ server which programs use (*).
 				if err := writeJSON(out, list); err != nil {
 					return err
 				}
-			} else {
+			} else if len(list) > 0 {
 				t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 				fmt.Fprintln(t, "\tNAME\tSERVER\tSTATE\tTENANT\tPROFILE\tGPUS\tROUND TRIP\tVERSION")
 				for _, s := range list {
