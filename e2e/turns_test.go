@@ -1,8 +1,9 @@
 package e2e
 
 import (
+	"fmt"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -11,8 +12,8 @@ import (
 )
 
 // sharing serves a simulated GPU whose time is shared, and gives programs under leases of the given terms, which are
-// ready to begin.
-func sharing(t *testing.T, name string, terms ...[]string) (s *server, env []string, list []*process) {
+// ready to launch kernels, batch by batch.
+func sharing(t *testing.T, batch int, terms ...[]string) (s *server, env []string, list []*process) {
 	t.Helper()
 	if gpu != "sim" {
 		t.Skip("it needs kernels that take turns")
@@ -20,63 +21,72 @@ func sharing(t *testing.T, name string, terms ...[]string) (s *server, env []str
 	s, env = administered(t, "--turns", "--gpu", "sim:1,turns=2ms", "--usage-log", filepath.Join(t.TempDir(), "usage"))
 	for _, terms := range terms {
 		l := told[leased](t, env, append([]string{"lease", "create"}, terms...)...)
-		p := s.under(t, l.Credential, name)
+		p := s.under(t, l.Credential, "turns", strconv.Itoa(batch))
 		p.await(p.out, "^ready$")
 		list = append(list, p)
 	}
 	return s, env, list
 }
 
-var doneLine = regexp.MustCompile(`(?m)^done (\d+)$`)
-
-// counted says how many kernels a program has seen done.
-func (p *process) counted(t *testing.T) int {
+// counted says how many calls two programs under way have had carried out, which are as many kernels: of all that they
+// do, the server counts this itself, at one time for both.
+func counted(t *testing.T, env []string, p []*process) (a, b int) {
 	t.Helper()
-	all := doneLine.FindAllStringSubmatch(p.out.String(), -1)
-	if len(all) == 0 {
-		return 0
+	calls := map[int]int{}
+	for _, x := range told[[]struct{ PID, Calls int }](t, env, "ps") {
+		calls[x.PID] = x.Calls
 	}
-	n, err := strconv.Atoi(all[len(all)-1][1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return calls[p[0].cmd.Process.Pid], calls[p[1].cmd.Process.Pid]
 }
 
-// race begins both programs, and says how much each has done while the first did so much, after a start that does not
-// count: nobody takes turns before both work.
-func race(t *testing.T, first, second *process, kernels int) (a, b int) {
+// race begins both programs, and says how many kernels each had run while the first had so many, after a start that
+// does not count: nobody takes turns before both work.
+func race(t *testing.T, env []string, p []*process, kernels int) (a, b int) {
 	t.Helper()
-	for _, p := range []*process{first, second} {
+	fromA, fromB := counted(t, env, p)
+	for _, p := range p {
 		p.signal(syscall.SIGUSR1)
 	}
-	const start = 20
-	for _, p := range []*process{first, second} {
-		p.await(p.out, "^done "+strconv.Itoa(start)+"$")
-	}
-	a, b = first.counted(t), second.counted(t)
-	first.await(first.out, "^done "+strconv.Itoa((a+kernels)/4*4)+"$")
-	a, b = first.counted(t)-a, second.counted(t)-b
-	for _, p := range []*process{first, second} {
+	const few = 8 // more calls than there are before the first kernel
+	begun := false
+	eventually(t, patience, fmt.Sprintf("%d kernels", kernels), func() bool {
+		a, b = counted(t, env, p)
+		if !begun && a >= fromA+few && b >= fromB+few {
+			begun, fromA, fromB = true, a, b
+		}
+		return begun && a-fromA >= kernels
+	})
+	return a - fromA, b - fromB
+}
+
+// giveWay ends programs that take turns, of which nothing must be lost.
+func giveWay(t *testing.T, list ...*process) {
+	t.Helper()
+	for _, p := range list {
 		p.stdin.Close()
+	}
+	for _, p := range list {
 		if code := p.wait(patience); code != 0 {
 			t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
 		}
 	}
-	return a, b
 }
 
-// Three times the share is three times the GPU. Kernels are counted, of which each takes two milliseconds at least.
+// Three times the share is several times the kernels, of which each takes two milliseconds at least. It is not three
+// times exactly: turns are of time, and on a busy machine the first part of each passes before a worker knows of its
+// turn. Who has the smaller share has the shorter turns, of which that is more. (The tests of server/turn have a
+// machine without other work, and the exact parts.) Without turns both would have as many.
 func TestTurnsByShare(t *testing.T) {
-	_, _, p := sharing(t, "turns", []string{"--share", "300"}, []string{"--share", "100"})
-	if a, b := race(t, p[0], p[1], 300); a < 2*b || a > 4*b {
+	_, env, p := sharing(t, 512, []string{"--share", "300"}, []string{"--share", "100"})
+	if a, b := race(t, env, p, 400); 2*a < 3*b || 50*b < a {
 		t.Errorf("with three times the share %d kernels beside %d", a, b)
 	}
 }
 
-// What was given in turns is told by session, while it runs and later, and it goes by the shares.
+// What was given in turns is told by session, while it runs and later, and it goes by the shares: who has three
+// quarters of the time while both work has it for longer than it waits.
 func TestTurnsAreCounted(t *testing.T) {
-	_, env, p := sharing(t, "turns", []string{"--share", "300", "--label", "large"}, []string{"--label", "small"})
+	_, env, p := sharing(t, 64, []string{"--share", "300", "--label", "large"}, []string{"--label", "small"})
 	for _, p := range p {
 		p.signal(syscall.SIGUSR1)
 	}
@@ -98,50 +108,51 @@ func TestTurnsAreCounted(t *testing.T) {
 	var seen map[string]figures
 	eventually(t, patience, "sessions that have had turns for a while", func() bool {
 		seen = by(told[[]figures](t, env, "ps"))
-		return seen["large"].Turn > 2 && seen["small"].Turn > 0
+		return seen["large"].Turn > 2 && seen["small"].Turn > 0 && seen["small"].Waited > 1
 	})
-	large, small := seen["large"], seen["small"]
-	if large.Turn < 2*small.Turn || large.Turn > 4.5*small.Turn || small.Waited <= large.Waited ||
-		large.GPU < large.Turn || large.Share < .3 || large.Share > 1 {
+	// Sessions are looked at once a second, each at times of its own, so they are not compared with each other. How much
+	// of a turn the GPU has work is up to the processor.
+	if x := seen["large"]; 2*x.Turn < 3*x.Waited || x.GPU <= 0 || x.Share <= 0 || x.Share > 1 {
 		t.Errorf("%+v", seen)
 	}
-	for _, p := range p {
-		p.stdin.Close()
-		if code := p.wait(patience); code != 0 {
-			t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
-		}
-	}
+	giveWay(t, p...)
 	eventually(t, patience, "records", func() bool {
 		seen = by(told[[]figures](t, env, "usage", "--by", "label"))
 		return seen["large"].Turn > 2 && seen["small"].Turn > 0
 	})
 }
 
-// A class that goes first leaves the others little while it works, and not nothing.
+// A class that goes first leaves the others little while it works, and not nothing. It hands over all that it has,
+// which is two batches: when it begins a third, its GPU has run the first.
 func TestTurnsByClass(t *testing.T) {
-	_, _, p := sharing(t, "turns", []string{"--class", "low"}, []string{"--class", "high"})
-	if low, high := race(t, p[0], p[1], 8); high < 6*low {
-		t.Errorf("the high class had %d kernels beside %d of the low one", high, low)
+	const batch = 512
+	_, env, p := sharing(t, batch, []string{"--class", "high"}, []string{"--class", "low"})
+	_, low := race(t, env, p, 2*batch+16)
+	if batch < 3*low {
+		t.Errorf("the high class had %d kernels beside %d of the low one", batch, low)
 	}
+	_, before := counted(t, env, p)
+	eventually(t, patience, "work of the low class beside the high one", func() bool {
+		_, now := counted(t, env, p)
+		return now > before
+	})
 }
 
 // Whoever waits for a turn says so.
 func TestTurnsAreSeen(t *testing.T) {
-	_, env, p := sharing(t, "turns", []string{"--class", "low"}, []string{"--class", "high"})
+	_, env, p := sharing(t, 64, []string{"--class", "low"}, []string{"--class", "high"})
 	for _, p := range p {
 		p.signal(syscall.SIGUSR1)
 	}
-	for seen := false; !seen; {
-		for _, x := range list(t, env) {
-			seen = seen || x.State == "turn"
-		}
-	}
+	eventually(t, patience, "a session that waits for its turn", func() bool {
+		return slices.ContainsFunc(list(t, env), func(x listed) bool { return x.State == "turn" })
+	})
 }
 
 // What programs see does not depend on whether they take turns.
 func TestTurnsChangeNothing(t *testing.T) {
 	plain := serve(t)
-	s, env, p := sharing(t, "turns", []string{"--share", "300"})
+	s, env, p := sharing(t, 64, []string{"--share", "300"})
 	p[0].signal(syscall.SIGUSR1)
 	l := told[leased](t, env, "lease", "create", "--share", "3000")
 	for _, name := range []string{"streams", "ordering", "callbacks", "host"} {
