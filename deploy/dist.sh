@@ -94,7 +94,7 @@ for verb in serve service perf exporter; do
   find "$work/client/share/man/man1" \( -name "scuda-$verb.*" -o -name "scuda-$verb-*" \) \
     -exec mv -t "$work/server/share/man/man1" {} +
 done
-cp -r docs "$work/client/share/doc/scuda-client/docs"
+cp -r "$top/docs" "$work/client/share/doc/scuda-client/docs"
 links "$work/client/share/doc"
 slurm "$work/client/share/scuda/slurm"
 install -D -m 644 -t "$work/server/lib/systemd/system" deploy/systemd/*.service

@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -29,10 +28,10 @@ func newMan() *cobra.Command {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return err
 			}
-			date := time.Unix(0, 0).UTC() // the same build gives the same bytes
 			cmd.Root().DisableAutoGenTag = true
+			// The date is that of SOURCE_DATE_EPOCH, which dist.sh sets: the same build gives the same bytes.
 			return doc.GenManTree(cmd.Root(), &doc.GenManHeader{
-				Section: "1", Source: "scuda " + release.Version(), Manual: "scuda", Date: &date,
+				Section: "1", Source: "scuda " + release.Version(), Manual: "scuda",
 			}, args[0])
 		},
 	}

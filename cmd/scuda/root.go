@@ -31,9 +31,9 @@ func newRoot() *cobra.Command {
 		Long: `scuda lets a program that was written for an NVIDIA GPU run, unmodified, on a machine that has none;
 its calls are carried out by a GPU on another machine.
 
-On the machine with the GPU:      scuda serve 0.0.0.0:14833 --token-file FILE
-On the machine without, once:     scuda login HOST:PORT
-and then:                         scuda run -- python3 train.py
+  on the machine with the GPU:    scuda serve 0.0.0.0:14833 --token-file FILE
+  on the machine without, once:   scuda login HOST:PORT
+  and then:                       scuda run -- python3 train.py
 
 ` + exitHelp,
 		Example: `  scuda serve --gpu sim              # serve a simulated GPU to programs on this machine
