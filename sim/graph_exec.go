@@ -178,7 +178,10 @@ func (g *GPU) CuGraphLaunch(h cuda.CUgraphExec, hs cuda.CUstream) cuda.CUresult 
 		return cuda.CUDA_ERROR_INVALID_VALUE
 	}
 	steps := slices.Clone(x.steps)
-	run := func(ctx context.Context) error { return runSteps(ctx, steps) }
+	run := func(ctx context.Context) error {
+		defer tellingGraph(ctx, h)()
+		return runSteps(ctx, steps)
+	}
 	if s.capture != nil {
 		child, _ := g.graphs.clone(x.graph)
 		child.objects.retain(x.objects[nil])

@@ -20,12 +20,13 @@ type origin struct {
 	correlation uint32
 	stream      *stream
 	node        *node // of a graph that runs; nil: none
+	graphs      bool  // are told of as a whole
 }
 
 type originKey struct{}
 
 // Record begins or ends it.
-func (r *recorder) Record(sink func(*cuda.Work)) error {
+func (r *recorder) Record(sink func(*cuda.Work), graphs bool) error {
 	g := r.of
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -37,7 +38,7 @@ func (r *recorder) Record(sink func(*cuda.Work)) error {
 		if id == 0 {
 			return nil
 		}
-		return &origin{sink: sink, correlation: id, stream: s}
+		return &origin{sink: sink, correlation: id, stream: s, graphs: graphs}
 	}
 	return nil
 }
@@ -74,7 +75,7 @@ func inNode(ctx context.Context, n *node) context.Context {
 // telling begins work that may be to be told of; what it gives ends it.
 func telling(ctx context.Context, describe func(*cuda.Work)) func() {
 	o, _ := ctx.Value(originKey{}).(*origin)
-	if o == nil {
+	if o == nil || o.graphs && o.node != nil {
 		return func() {}
 	}
 	c := o.stream.ctx
@@ -90,6 +91,14 @@ func telling(ctx context.Context, describe func(*cuda.Work)) func() {
 		w.End = max(time.Now().UnixNano(), w.Start)
 		o.sink(w)
 	}
+}
+
+// tellingGraph begins the launch of a graph, which may be to be told of as a whole.
+func tellingGraph(ctx context.Context, h cuda.CUgraphExec) func() {
+	if o, _ := ctx.Value(originKey{}).(*origin); o == nil || !o.graphs {
+		return func() {}
+	}
+	return telling(ctx, func(w *cuda.Work) { w.Kind, w.Graph = cuda.WorkGraph, uint32(h) })
 }
 
 func (l *launch) describe(w *cuda.Work) {

@@ -3,8 +3,9 @@ package cuda
 // Recorder is implemented by a GPU that can say what it did and when.
 type Recorder interface {
 	// Record has every kernel, copy and memset told to sink that is enqueued from now on and whose call was correlated,
-	// once it is over. sink is called by any thread and does not wait; nil ends it. An error says why nobody can tell.
-	Record(sink func(*Work)) error
+	// once it is over; graphs: launches of graphs as a whole, and not what is in them. sink is called by any thread and
+	// does not wait; nil ends it. An error says why nobody can tell.
+	Record(sink func(*Work), graphs bool) error
 	// Correlate says what the calling thread's next calls belong to; 0: to nobody.
 	Correlate(id uint32)
 	// Flush has everything told that is over by now.
@@ -39,6 +40,7 @@ const (
 	WorkKernel WorkKind = 1
 	WorkCopy   WorkKind = 2
 	WorkMemset WorkKind = 4
+	WorkGraph  WorkKind = 8
 )
 
 // MemoryKind is what kind of memory a copy meets. The values are CUPTI's.

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "3def854d9d5496fd58debfc183d6f3ba9c10995908c2230abb7cd523e5d89046"
+const Digest = "e2bcafdc65dac51cbe2594729336af36c391b3c94e53d240fb33099c37b227c2"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -304,6 +304,7 @@ const (
 	ProfileKernels = 1
 	ProfileCopies  = 2
 	ProfileMemsets = 4
+	ProfileGraphs  = 8 // launches of graphs as a whole; what is in them is not told of then
 )
 
 // Values: profile_record.source, profile_record.target; CUPTI's numbers.

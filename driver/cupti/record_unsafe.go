@@ -35,24 +35,26 @@ type fields struct {
 	bytes, value, memory, source, target uintptr
 }
 
-func fieldsOf(name string) fields {
+func fieldsOf(name, node string) fields {
 	at := func(field string) uintptr { return offset(name, field) }
 	return fields{start: at("start"), end: at("end"), device: at("deviceId"), context: at("contextId"),
-		stream: at("streamId"), correlation: at("correlationId"), graph: at("graphId"), node: at("graphNodeId")}
+		stream: at("streamId"), correlation: at("correlationId"), graph: at("graphId"), node: at(node)}
 }
 
 var (
 	kernelFields, copyFields, peerFields, memsetFields = func() (k, c, p, m fields) {
-		k = fieldsOf("CUpti_ActivityKernel11")
-		c, p = fieldsOf("CUpti_ActivityMemcpy6"), fieldsOf("CUpti_ActivityMemcpyPtoP4")
+		const node = "graphNodeId"
+		k = fieldsOf("CUpti_ActivityKernel11", node)
+		c, p = fieldsOf("CUpti_ActivityMemcpy6", node), fieldsOf("CUpti_ActivityMemcpyPtoP4", node)
 		for name, f := range map[string]*fields{"CUpti_ActivityMemcpy6": &c, "CUpti_ActivityMemcpyPtoP4": &p} {
 			f.bytes, f.source, f.target = offset(name, "bytes"), offset(name, "srcKind"), offset(name, "dstKind")
 		}
-		m = fieldsOf("CUpti_ActivityMemset4")
+		m = fieldsOf("CUpti_ActivityMemset4", node)
 		m.bytes, m.value = offset("CUpti_ActivityMemset4", "bytes"), offset("CUpti_ActivityMemset4", "value")
 		m.memory = offset("CUpti_ActivityMemset4", "memoryKind")
 		return k, c, p, m
 	}()
+	graphFields     = fieldsOf("CUpti_ActivityGraphTrace2", "reserved") // it is no node
 	kernelGrid      = offset("CUpti_ActivityKernel11", "gridX")
 	kernelBlock     = offset("CUpti_ActivityKernel11", "blockX")
 	kernelName      = offset("CUpti_ActivityKernel11", "name")
@@ -87,6 +89,10 @@ func (s *Source) work(r record) (cuda.Work, bool) {
 		w.Registers = uint32(read[uint16](r, kernelRegisters))
 		w.Static, w.Dynamic = read[uint32](r, kernelStatic), read[uint32](r, kernelDynamic)
 		w.Name = s.name(read[uintptr](r, kernelName))
+		return w, true
+	case facts.CUPTI_ACTIVITY_KIND_GRAPH_TRACE:
+		w := r.common(cuda.WorkGraph, &graphFields)
+		w.Node = 0
 		return w, true
 	case facts.CUPTI_ACTIVITY_KIND_MEMCPY:
 		return r.copied(&copyFields), true

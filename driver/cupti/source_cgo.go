@@ -17,6 +17,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -36,6 +37,7 @@ var ErrNone = errors.New("CUPTI cannot be opened on the server")
 type Source struct {
 	libraries []string
 	sink      func(*cuda.Work) // nil: nothing is recorded
+	kinds     []C.uint32_t     // that are enabled, with a 0 behind them
 	open      bool
 	names     map[uintptr]string // of kernels, by their address in CUPTI
 }
@@ -74,12 +76,12 @@ func check(what string, r C.int) error {
 }
 
 // Record begins or ends recording.
-func (s *Source) Record(sink func(*cuda.Work)) error {
+func (s *Source) Record(sink func(*cuda.Work), graphs bool) error {
 	switch {
 	case sink == nil && s.sink == nil:
 		return nil
 	case sink == nil:
-		err := check("ending a profile", C.source_end(&kinds[0]))
+		err := check("ending a profile", C.source_end(&s.kinds[0]))
 		s.take()
 		s.sink = nil
 		return err
@@ -92,9 +94,14 @@ func (s *Source) Record(sink func(*cuda.Work)) error {
 			return err
 		}
 	}
-	r := C.source_begin(&kinds[0], &calls[0], C.size_t(callbackSite), C.size_t(callbackID))
+	s.kinds = slices.Clone(kinds)
+	if graphs {
+		s.kinds = append(s.kinds, facts.CUPTI_ACTIVITY_KIND_GRAPH_TRACE)
+	}
+	s.kinds = append(s.kinds, 0)
+	r := C.source_begin(&s.kinds[0], &calls[0], C.size_t(callbackSite), C.size_t(callbackID))
 	if err := check("beginning a profile", r); err != nil {
-		C.source_end(&kinds[0])
+		C.source_end(&s.kinds[0])
 		for C.source_next() != nil { // what came meanwhile belongs to no profile, and would be taken for the next one's
 		}
 		return err
@@ -132,8 +139,9 @@ func (s *Source) take() {
 	}
 }
 
+// kinds are recorded in every profile.
 var kinds = []C.uint32_t{facts.CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, facts.CUPTI_ACTIVITY_KIND_MEMCPY,
-	facts.CUPTI_ACTIVITY_KIND_MEMCPY2, facts.CUPTI_ACTIVITY_KIND_MEMSET, 0}
+	facts.CUPTI_ACTIVITY_KIND_MEMCPY2, facts.CUPTI_ACTIVITY_KIND_MEMSET}
 
 // calls are the callback ids of calls that bring work.
 var calls = func() []C.uint32_t {

@@ -30,10 +30,10 @@ func TestSource(t *testing.T) {
 	s := New(standIn(t))
 	var told []cuda.Work
 	sink := func(w *cuda.Work) { told = append(told, *w) }
-	for range 2 {
+	for round := range 3 { // the second tells of graphs as a whole
 		told = nil
 		s.Flush() // nothing is open
-		if err := s.Record(sink); err != nil {
+		if err := s.Record(sink, round == 1); err != nil {
 			t.Fatal(err)
 		}
 		s.Correlate(7)
@@ -42,10 +42,17 @@ func TestSource(t *testing.T) {
 		s.Flush()
 		s.Correlate(0)
 		s.Flush()
-		if err := s.Record(nil); err != nil {
+		if err := s.Record(nil, false); err != nil {
 			t.Fatal(err)
 		}
 		s.Flush()
+		if round == 1 {
+			want := cuda.Work{Kind: cuda.WorkGraph, Correlation: 7, Start: 1000, End: 4000, Context: 1, Stream: 13, Graph: 8}
+			if len(told) != 6 || told[2] != want {
+				t.Fatalf("graphs: %d told: %+v\nwant %+v", len(told), told, want)
+			}
+			continue
+		}
 		if len(told) != 4 {
 			t.Fatalf("%d told: %+v", len(told), told)
 		}
@@ -68,7 +75,7 @@ func TestSource(t *testing.T) {
 
 // A machine without CUPTI, and one that does not let it work, say so.
 func TestSourceRefused(t *testing.T) {
-	err := New("/nonexistent/libcupti.so").Record(func(*cuda.Work) {})
+	err := New("/nonexistent/libcupti.so").Record(func(*cuda.Work) {}, false)
 	if !errors.Is(err, ErrNone) {
 		t.Errorf("no library: %v", err)
 	}
@@ -76,11 +83,11 @@ func TestSourceRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(filepath.Dir(own), "libscuda-core.so"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	err = New(own).Record(func(*cuda.Work) {})
+	err = New(own).Record(func(*cuda.Work) {}, false)
 	if !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), "scuda's own") {
 		t.Errorf("scuda's own: %v", err)
 	}
-	err = New(standIn(t, "-DFAILING")).Record(func(*cuda.Work) {})
+	err = New(standIn(t, "-DFAILING")).Record(func(*cuda.Work) {}, false)
 	if err == nil || !strings.Contains(err.Error(), "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)") {
 		t.Errorf("privileges: %v", err)
 	}

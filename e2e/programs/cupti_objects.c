@@ -298,6 +298,34 @@ static void graphs(void) {
         of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
   EACH(CUpti_ActivityKernel11, r, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL)
     CHECK(r->graphId == exec, "a kernel of graph %u, not %u", r->graphId, exec);
+  forget();
+  // as a whole: each launch once, and no kernels
+  uint64_t before = real_time();
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_DRIVER));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE));
+  CK(LAUNCH(f, 2, 128, 0, stream, &d, &d, &d, &n)); // but for those in no graph
+  for (int i = 0; i < 3; i++) CK(cuGraphLaunch(x, stream));
+  CK(cuStreamSynchronize(stream));
+  CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_DRIVER));
+  CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL));
+  CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_GRAPH_TRACE));
+  uint64_t after = real_time();
+  flush();
+  CHECK(of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) == 1 && of_kind(CUPTI_ACTIVITY_KIND_GRAPH_TRACE) == 3,
+        "%d kernels, %d graphs", of_kind(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL),
+        of_kind(CUPTI_ACTIVITY_KIND_GRAPH_TRACE));
+  CK(cuptiGetStreamIdEx(context, stream, 0, &id));
+  EACH(CUpti_ActivityGraphTrace2, r, CUPTI_ACTIVITY_KIND_GRAPH_TRACE) {
+    int calls = 0;
+    EACH(CUpti_ActivityAPI, a, CUPTI_ACTIVITY_KIND_DRIVER)
+      if (a->correlationId == r->correlationId) calls += a->cbid == CBID_cuGraphLaunch && a->start <= r->start;
+    CHECK(calls == 1 && r->graphId == exec && r->streamId == id && before <= r->start && r->start <= r->end &&
+          r->end <= after && r->contextId == r->endContextId, "graph %u from %llu to %llu, %d calls", r->graphId,
+          (unsigned long long)r->start, (unsigned long long)r->end, calls);
+    before = r->end;
+  }
+  CK(cuptiGetGraphId(g, &id));
   CK(cuGraphExecDestroy(x));
   CHECK(last[CUPTI_CBID_RESOURCE_GRAPHEXEC_DESTROY_STARTING].exec == exec, "no callback of an executable graph's end");
   CK(cuGraphDestroy(clone));

@@ -15,7 +15,7 @@ import (
 // driver, is kept here, and goes to the client when it asks.
 
 // workKinds are all kinds of work, which are bits of wire.Profile.Kinds.
-const workKinds = wire.ProfileKernels | wire.ProfileCopies | wire.ProfileMemsets
+const workKinds = wire.ProfileKernels | wire.ProfileCopies | wire.ProfileMemsets | wire.ProfileGraphs
 
 // profileMost is how much work is kept that the client has not asked for yet: some 20 MiB.
 const profileMost = 1 << 17
@@ -27,6 +27,7 @@ type profile struct {
 	*base
 	recorder cuda.Recorder // nil: nobody can tell what the GPU does
 	on       bool
+	graphs   bool              // are told of as a whole
 	names    map[string]uint32 // that the client knows
 	told     string            // the reason that was logged why nobody can tell
 
@@ -62,6 +63,11 @@ func (p *profile) control(c *command) (cuda.CUresult, error) {
 
 // begin says which of the kinds are recorded from now on.
 func (p *profile) begin(kinds uint32) uint32 {
+	graphs := kinds&wire.ProfileGraphs != 0
+	if graphs != p.graphs {
+		p.end()
+		p.graphs = graphs
+	}
 	p.mu.Lock()
 	p.kinds, p.work, p.lost = kinds, nil, 0
 	p.copies, p.fresh = map[uint32]int{}, map[uint32]bool{}
@@ -77,7 +83,7 @@ func (p *profile) begin(kinds uint32) uint32 {
 		p.log.Info("a client records a profile; this server cannot tell what its GPUs do, so it has calls alone")
 		return 0
 	}
-	if err := p.recorder.Record(p.add); err != nil {
+	if err := p.recorder.Record(p.add, graphs); err != nil {
 		if p.told != err.Error() {
 			p.told = err.Error()
 			p.log.Warn("a client records a profile, but what the GPU does cannot be told; it has calls alone", "error", err)
@@ -94,7 +100,7 @@ func (p *profile) end() {
 	if p.on {
 		p.on = false
 		p.recorder.Correlate(0)
-		_ = p.recorder.Record(nil) // nothing that could be done about it
+		_ = p.recorder.Record(nil, false) // nothing that could be done about it
 	}
 }
 

@@ -63,6 +63,7 @@ static uint32_t bytes_of(uint32_t kind) {
   case CUPTI_ACTIVITY_KIND_CUDA_EVENT: return sizeof(struct CUpti_ActivityCudaEvent2);
   case CUPTI_ACTIVITY_KIND_MEMORY2: return sizeof(struct CUpti_ActivityMemory4);
   case CUPTI_ACTIVITY_KIND_MEMCPY2: return sizeof(struct CUpti_ActivityMemcpyPtoP4);
+  case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return sizeof(struct CUpti_ActivityGraphTrace2);
   case CUPTI_ACTIVITY_KIND_OVERHEAD: return sizeof(struct CUpti_ActivityOverhead3);
   case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return sizeof(struct CUpti_ActivitySynchronization2);
   case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: return sizeof(struct CUpti_ActivityExternalCorrelation);
@@ -210,6 +211,7 @@ void cupti_update(void) {
   if (cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY] || cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY2])
     work |= WIRE_PROFILE_COPIES;
   if (cupti_active[CUPTI_ACTIVITY_KIND_MEMSET]) work |= WIRE_PROFILE_MEMSETS;
+  if (cupti_active[CUPTI_ACTIVITY_KIND_GRAPH_TRACE]) work |= WIRE_PROFILE_GRAPHS;
   static const uint8_t of_calls[] = {
     CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, CUPTI_ACTIVITY_KIND_DEVICE, CUPTI_ACTIVITY_KIND_CONTEXT,
     CUPTI_ACTIVITY_KIND_STREAM, CUPTI_ACTIVITY_KIND_CUDA_EVENT, CUPTI_ACTIVITY_KIND_MEMORY2};

@@ -212,6 +212,15 @@ static void write_memset(const struct wire_profile_record *r, const struct cupti
   cupti_write(&m, sizeof m);
 }
 
+static void write_graph(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
+                        uint64_t end) {
+  struct CUpti_ActivityGraphTrace2 g = {
+    .kind = CUPTI_ACTIVITY_KIND_GRAPH_TRACE, .correlationId = r->correlation, .start = start, .end = end,
+    .deviceId = r->device, .graphId = graph_of(r, o), .contextId = r->context, .streamId = r->stream,
+    .endDeviceId = r->device, .endContextId = r->context};
+  cupti_write(&g, sizeof g);
+}
+
 /* Of a batch: by how much the server's clock is wrong at least, in whichever direction. */
 static int64_t wrong(const struct wire_profile_record *r, uint32_t n, uint64_t now) {
   int64_t early = 0, late = 0;
@@ -261,6 +270,7 @@ static void write_work(const struct wire_profile_record *r, uint64_t now) {
   switch (r->kind) {
   case WIRE_PROFILE_KERNELS: write_kernel(r, &o, start, end); break;
   case WIRE_PROFILE_COPIES: write_copy(r, &o, start, end); break;
+  case WIRE_PROFILE_GRAPHS: write_graph(r, &o, start, end); break;
   case WIRE_PROFILE_MEMSETS: write_memset(r, &o, start, end); break;
   }
 }
