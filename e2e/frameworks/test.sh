@@ -25,6 +25,7 @@ mkdir -p "$work/home"
 
 serve() { # GPU: sets $address
   local log=$work/server-${#pids[@]} i
+  : >"$log" # the server opens it when it is there, which may be after the first look
   build/scuda serve 127.0.0.1:0 --gpu "$1" --cache-dir none --state-dir "$log.state" --log warn >"$log" 2>&1 &
   pids+=($!)
   for ((i = 0; i < 300; i++)); do
