@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,40 +30,17 @@ func (s *server) through(t *testing.T, cfg chaos.Config) *chaos.Proxy {
 	return p
 }
 
-// Programs whose connections are cut behind any byte end as those do that lose none.
-func TestResume(t *testing.T) {
-	s := serve(t)
-	for _, name := range []string{"compute", "copies", "streams", "graph", "graph_nodes", "ordering", "threads",
-		"progress", "callbacks", "managed", "mapped", "print", "upload_seen"} {
-		t.Run(name, func(t *testing.T) {
-			var mu sync.Mutex
-			random := rand.New(rand.NewPCG(7, uint64(len(name))))
-			p := s.through(t, chaos.Config{Bytes: func() int {
-				mu.Lock()
-				defer mu.Unlock()
-				return 6000 + random.IntN(1<<(10+random.IntN(11)))
-			}})
-			c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1"), program(name), kernels)
-			c.stdin.Close()
-			if code := c.wait(patience); code != 0 {
-				t.Errorf("exit status %d behind %d cuts\n%s%s", code, p.Cuts(), c.out, c.err)
-			}
-			t.Logf("%d cuts", p.Cuts())
-		})
-	}
-}
-
 // With TLS a changed byte costs a socket, and not the session.
 func TestResumeTLS(t *testing.T) {
 	s, fingerprint := serveTLS(t)
-	for _, corrupt := range []bool{false, true} {
+	for _, kind := range []chaos.Kind{chaos.Cut, chaos.Corrupt} {
 		for _, name := range []string{"copies", "callbacks"} {
-			p := s.through(t, chaos.Config{Corrupt: corrupt, Bytes: func() int { return 6000 + rand.IntN(300_000) }})
+			p := s.through(t, chaos.Config{Harm: chaos.Sometimes(kind, func() int { return 6000 + rand.IntN(300_000) })})
 			env := clientEnv(p.Address(), "SCUDA_RESUME=1", "SCUDA_FINGERPRINT="+fingerprint)
 			c := start(t, env, program(name), kernels)
 			c.stdin.Close()
 			if code := c.wait(patience); code != 0 {
-				t.Errorf("%s, corrupt %v: exit status %d behind %d breaks\n%s%s", name, corrupt, code, p.Cuts(), c.out, c.err)
+				t.Errorf("%s, %v: exit status %d behind %d breaks\n%s%s", name, kind, code, p.Cuts(), c.out, c.err)
 			}
 		}
 	}

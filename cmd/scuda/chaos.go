@@ -22,23 +22,33 @@ type chaosOptions struct {
 	server string
 	every  time.Duration
 	away   time.Duration
-	stall  bool
+	kind   chaos.Kind
+	way    chaos.Way
 	bytes  int
 	quiet  bool
 }
 
 // newChaos is the command that shows what a program makes of a bad network.
 func newChaos() *cobra.Command {
-	var o chaosOptions
+	o := chaosOptions{kind: chaos.Cut, way: chaos.Both}
 	cmd := &cobra.Command{
 		Use:   "chaos [flags] -- PROGRAM [ARGUMENT...]",
 		Short: "Run a program over a network that breaks",
 		Long: `Run a program whose connections to the server go through a proxy that breaks them: they are cut at times, or
 behind some number of bytes, or held up. The program is to notice nothing but that it takes longer (see --grace of
-scuda serve). At its end a line says how many connections were cut. The exit status is the program's.`,
+scuda serve). At its end a line says how many connections were cut. The exit status is the program's.
+
+What happens to the connections (--kind):
+  cut      both ends are told: by an end in order, or every other time by a reset
+  half     only one end is told, by a reset; the other one hears nothing any more
+  stall    bytes wait for the time of --away, in the directions of --way
+  swallow  bytes vanish from there on, in the directions of --way, and neither end is told
+  corrupt  with --bytes: a bit is changed; without TLS nobody notices, so it needs TLS`,
 		Example: `  scuda chaos -- python3 train.py                     # everything is cut once a second
   scuda chaos --every 30s --away 10s -- ./program     # the server cannot be reached for 10 s
-  scuda chaos --bytes 100000 --every 0 -- ./program   # each connection is cut behind at most so many bytes`,
+  scuda chaos --bytes 100000 --every 0 -- ./program   # each connection is cut behind at most so many bytes
+  scuda chaos --kind stall --every 20s --away 5s -- ./program  # nothing comes through for 5 s
+  scuda chaos --kind swallow --way down --every 1m -- ./program  # what the server says vanishes`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(errors.New("which program? scuda chaos [flags] -- PROGRAM [ARGUMENT...]"))
@@ -52,8 +62,9 @@ scuda serve). At its end a line says how many connections were cut. The exit sta
 	f.StringVar(&o.server, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
 	f.DurationVar(&o.every, "every", time.Second, "`TIME` between two breaks of all connections; 0: none")
 	f.DurationVar(&o.away, "away", 0, "`TIME` for which the server cannot be reached behind each of them")
-	f.BoolVar(&o.stall, "stall", false, "hold the bytes up for the time of --away, instead of cutting")
-	f.IntVar(&o.bytes, "bytes", 0, "cut each connection behind at most `N` bytes, too; 0: do not")
+	f.Var(&o.kind, "kind", "what happens: cut, half, stall, swallow or corrupt")
+	f.Var(&o.way, "way", "to bytes of which direction: up (to the server), down or both")
+	f.IntVar(&o.bytes, "bytes", 0, "it happens to each connection behind at most `N` bytes, too; 0: it does not")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "say nothing at the end")
 	return cmd
 }
@@ -62,13 +73,21 @@ func (o *chaosOptions) run(cmd *cobra.Command, args []string) error {
 	if min(o.every, o.away) < 0 || o.bytes < 0 {
 		return usage(errors.New("--every, --away and --bytes cannot be negative"))
 	}
+	if o.kind == chaos.Stall && o.away == 0 {
+		return usage(errors.New("--kind stall wants --away, the time for which bytes wait"))
+	}
+	if o.kind == chaos.Corrupt && (o.bytes == 0 || o.every > 0) {
+		return usage(errors.New("--kind corrupt wants --bytes and --every 0"))
+	}
 	to, err := o.target()
 	if err != nil {
 		return &exitError{exitRun, err}
 	}
-	cfg := chaos.Config{Every: o.every, Away: o.away, Stall: o.stall}
+	cfg := chaos.Config{Every: o.every, Away: o.away, Kind: o.kind, Way: o.way}
 	if o.bytes > 0 {
-		cfg.Bytes = func() int { return 1 + rand.IntN(o.bytes) }
+		cfg.Harm = func(int) chaos.Harm {
+			return chaos.Harm{Kind: o.kind, Way: o.one(), Bytes: 1 + rand.IntN(o.bytes), For: o.away}
+		}
 	}
 	p, err := chaos.Listen(onLoopback+":0", to, cfg)
 	if err != nil {
@@ -103,6 +122,14 @@ func (o *chaosOptions) run(cmd *cobra.Command, args []string) error {
 		return notRun(args[0], err)
 	}
 	return nil
+}
+
+// one is the direction whose bytes are counted for the next connection.
+func (o *chaosOptions) one() chaos.Way {
+	if o.way == chaos.Both {
+		return chaos.Up << rand.IntN(2)
+	}
+	return o.way
 }
 
 // target is the server's address.

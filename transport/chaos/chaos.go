@@ -1,30 +1,33 @@
 // Package chaos is a TCP proxy that breaks what it carries: connections are cut, at times or behind so many bytes, held
-// up, or lead nowhere for a while. It shows what a program makes of a bad network; scuda chaos and the tests use it.
+// up in one direction or both, or lead nowhere. It shows what a program makes of a bad network; scuda chaos and the
+// tests use it.
 //
 // It owns the connections of both sides. Its lock guards which there are, and how they are treated.
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
 
 // Config says what goes wrong. The zero value forwards everything.
 type Config struct {
-	// Bytes is asked for each connection: behind how many bytes of either direction it is cut. Negative: never.
-	Bytes func() int
-	// Corrupt changes a byte there instead of cutting.
-	Corrupt bool
-	// Every is how often all connections are cut; 0: never.
+	// Harm is asked for each connection, in the order in which they come (from 0), what happens to it.
+	Harm func(n int) Harm
+	// Every is how often something happens to all connections at once; 0: never.
 	Every time.Duration
-	// Away is how long nothing can be reached behind each such cut.
+	// Kind is what that is: Cut where it says nothing, else Half, Stall or Swallow; Way which bytes it is about, those of
+	// both where it says nothing.
+	Kind Kind
+	Way  Way
+	// Away is how long nothing can be reached behind each such cut, and how long a stall is.
 	Away time.Duration
-	// Stall holds up what comes behind each such cut, instead of cutting.
-	Stall bool
 }
 
 // Proxy forwards connections to one address. Listen makes it, Serve carries it out.
@@ -33,15 +36,25 @@ type Proxy struct {
 	to       string
 	cfg      Config
 
-	mu    sync.Mutex
-	links map[*link]struct{}
-	away  bool          // nothing can be reached
-	open  chan struct{} // closed when bytes may pass
-	cuts  int
+	mu      sync.Mutex
+	links   map[*link]struct{}
+	carried []Traffic     // of each connection so far
+	away    bool          // nothing can be reached
+	held    Way           // bytes that go there wait
+	change  chan struct{} // closed and replaced when bytes may pass
+	harmed  int
 }
 
-// link is a connection and its other half.
-type link struct{ near, far *net.TCPConn }
+// Traffic is what a connection has carried, up to now.
+type Traffic struct{ Up, Down int }
+
+// link is a connection and its other half. What changes is guarded by the proxy's lock.
+type link struct {
+	near, far *net.TCPConn
+	number    int
+	gone      Way // bytes that go there vanish
+	stalled   Way // they wait
+}
 
 // cut breaks the connection off, without a word or with one.
 func (l *link) cut(reset bool) {
@@ -59,28 +72,65 @@ func Listen(address, to string, cfg Config) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: l, to: to, cfg: cfg, links: make(map[*link]struct{}), open: make(chan struct{})}
-	close(p.open)
-	return p, nil
+	cfg.Kind, cfg.Way = cmp.Or(cfg.Kind, Cut), cmp.Or(cfg.Way, Both)
+	return &Proxy{listener: l, to: to, cfg: cfg, links: make(map[*link]struct{}), change: make(chan struct{})}, nil
 }
 
 // Address is where the proxy listens.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
-// Cuts says how many connections were cut, or had a byte changed.
+// Cuts says how many connections were cut, or harmed in another way.
 func (p *Proxy) Cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.cuts
+	return p.harmed
+}
+
+// Carried says what each connection has carried, in the order in which they came.
+func (p *Proxy) Carried() []Traffic {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.carried)
 }
 
 // Cut cuts all connections that there are. Every other time the ends are told by a reset.
-func (p *Proxy) Cut() {
+func (p *Proxy) Cut() { p.Break(Cut, Both) }
+
+// Break does something to all connections that there are: Cut, Half, or Swallow of what goes a way.
+func (p *Proxy) Break(k Kind, w Way) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for l := range p.links {
-		p.cuts++
-		l.cut(p.cuts%2 == 0)
+		p.harmed++
+		p.harm(l, Harm{Kind: k, Way: w})
+	}
+}
+
+// harm does it; it has been counted. mu is held.
+func (p *Proxy) harm(l *link, h Harm) {
+	switch h.Kind {
+	case Cut:
+		l.cut(p.harmed%2 == 0)
+	case Half: // nobody is told on the other side, though its bytes are taken
+		l.gone = Both
+		c := l.near
+		if h.Way == Down {
+			c = l.far
+		}
+		_ = c.SetLinger(0)
+		c.Close()
+	case Swallow:
+		l.gone |= h.Way
+	case Stall:
+		l.stalled |= h.Way
+		if h.For > 0 {
+			time.AfterFunc(h.For, func() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				l.stalled &^= h.Way
+				p.changed()
+			})
+		}
 	}
 }
 
@@ -91,20 +141,18 @@ func (p *Proxy) Reach(yes bool) {
 	p.away = !yes
 }
 
-// Hold lets no byte pass from now on, or lets them pass again.
-func (p *Proxy) Hold(yes bool) {
+// Hold lets no byte pass that goes a way, from now on; with 0 all pass again.
+func (p *Proxy) Hold(w Way) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.open:
-		if yes {
-			p.open = make(chan struct{})
-		}
-	default:
-		if !yes {
-			close(p.open)
-		}
-	}
+	p.held = w
+	p.changed()
+}
+
+// changed lets those who wait look again. mu is held.
+func (p *Proxy) changed() {
+	close(p.change)
+	p.change = make(chan struct{})
 }
 
 // Serve forwards connections until ctx ends, and returns once all of them have ended.
@@ -114,7 +162,6 @@ func (p *Proxy) Serve(ctx context.Context) error {
 	defer all.Wait()
 	stop := context.AfterFunc(ctx, func() {
 		p.listener.Close()
-		p.Hold(false)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.away = true
@@ -152,16 +199,19 @@ func (p *Proxy) disturb(ctx context.Context) {
 		}
 	}
 	for wait(p.cfg.Every) {
-		if p.cfg.Stall {
-			p.Hold(true)
+		if p.cfg.Kind == Stall {
+			p.mu.Lock()
+			p.harmed += len(p.links)
+			p.mu.Unlock()
+			p.Hold(p.cfg.Way)
 			wait(p.cfg.Away)
-			p.Hold(false)
+			p.Hold(0)
 			continue
 		}
 		if p.cfg.Away > 0 {
 			p.Reach(false)
 		}
-		p.Cut()
+		p.Break(p.cfg.Kind, p.cfg.Way)
 		if p.cfg.Away > 0 {
 			wait(p.cfg.Away)
 			p.Reach(true)
@@ -182,13 +232,22 @@ func (p *Proxy) join(l *link) error {
 	return nil
 }
 
+// next is the number of a connection that has come; false: it leads nowhere.
+func (p *Proxy) next() (n int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away {
+		return 0, false
+	}
+	p.carried = append(p.carried, Traffic{})
+	return len(p.carried) - 1, true
+}
+
 // forward serves one connection.
 func (p *Proxy) forward(ctx context.Context, near *net.TCPConn) {
 	defer near.Close()
-	p.mu.Lock()
-	away := p.away
-	p.mu.Unlock()
-	if away {
+	n, ok := p.next()
+	if !ok {
 		_ = near.SetLinger(0)
 		return
 	}
@@ -197,60 +256,124 @@ func (p *Proxy) forward(ctx context.Context, near *net.TCPConn) {
 	if err != nil {
 		return
 	}
-	l := &link{near, c.(*net.TCPConn)}
+	l := &link{near: near, far: c.(*net.TCPConn), number: n}
 	defer l.far.Close()
 	if p.join(l) != nil {
 		_ = near.SetLinger(0)
 		return
 	}
-	most := -1
-	if p.cfg.Bytes != nil {
-		most = p.cfg.Bytes()
+	var h Harm
+	if p.cfg.Harm != nil {
+		h = p.cfg.Harm(n)
 	}
-	first := rand.IntN(2) == 0
 	var both sync.WaitGroup
-	both.Go(func() { p.carry(l, l.near, l.far, most, first) })
-	both.Go(func() { p.carry(l, l.far, l.near, most, !first) })
+	var once sync.Once // of the two ways only one does the harm
+	both.Go(func() { p.carry(ctx, l, Up, h, &once) })
+	both.Go(func() { p.carry(ctx, l, Down, h, &once) })
 	both.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.links, l)
 }
 
-// carry carries one direction, and cuts behind most bytes of it if it is the one that does.
-func (p *Proxy) carry(l *link, from, to *net.TCPConn, most int, cuts bool) {
+// carry carries one direction.
+func (p *Proxy) carry(ctx context.Context, l *link, w Way, h Harm, once *sync.Once) {
+	from, to := l.near, l.far
+	if w == Down {
+		from, to = l.far, l.near
+	}
 	b := make([]byte, 64<<10)
 	for at := 0; ; {
 		n, err := from.Read(b)
-		if most >= 0 && cuts && at+n > most && p.cfg.Corrupt {
-			b[most-at] ^= 1 << rand.IntN(8)
-			p.mu.Lock()
-			p.cuts++
-			p.mu.Unlock()
-			most = -1
-		}
-		if most >= 0 && cuts && at+n >= most {
-			_, _ = to.Write(b[:max(most-at, 0)])
-			p.mu.Lock()
-			p.cuts++
-			l.cut(p.cuts%2 == 0)
-			p.mu.Unlock()
-			return
+		rest := b[:n]
+		if h.Kind != None && h.Way&w != 0 && at+n >= h.Bytes+more(h.Kind) {
+			due, k := p.due(once), max(h.Bytes-at, 0)
+			switch {
+			case due && h.Kind == Corrupt:
+				b[k] ^= 1 << rand.IntN(8)
+			case due:
+				if k > 0 && !p.pass(ctx, l, w, to, b[:k]) {
+					return
+				}
+				rest = b[k:n]
+				p.mu.Lock()
+				p.harm(l, h)
+				p.mu.Unlock()
+			}
+			h.Kind = None
 		}
 		at += n
-		p.mu.Lock()
-		open := p.open
-		p.mu.Unlock()
-		<-open
-		if n > 0 {
-			if _, err := to.Write(b[:n]); err != nil {
-				l.cut(true)
-				return
-			}
-		}
-		if err != nil {
-			_ = to.CloseWrite()
+		p.count(l, w, n)
+		if n > 0 && !p.pass(ctx, l, w, to, rest) {
 			return
 		}
+		if err != nil {
+			if p.wait(ctx, l, w) {
+				_ = to.CloseWrite()
+			}
+			return
+		}
+	}
+}
+
+// more is how many bytes behind those of the harm have to have come.
+func more(k Kind) int {
+	if k == Corrupt {
+		return 1
+	}
+	return 0
+}
+
+// pass passes bytes on, once they may pass. It says no at the connection's end.
+func (p *Proxy) pass(ctx context.Context, l *link, w Way, to *net.TCPConn, b []byte) bool {
+	if !p.wait(ctx, l, w) {
+		return true // it is read to the end, and leads nowhere
+	}
+	if _, err := to.Write(b); err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if l.gone&w == 0 {
+			l.cut(true)
+			return false
+		}
+	}
+	return true
+}
+
+// wait waits until bytes may pass, and says whether they do.
+func (p *Proxy) wait(ctx context.Context, l *link, w Way) bool {
+	for {
+		p.mu.Lock()
+		gone, waits, change := l.gone&w != 0, (p.held|l.stalled)&w != 0, p.change
+		p.mu.Unlock()
+		if gone || !waits {
+			return !gone
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// due says whether the harm of a connection is this direction's, and counts it.
+func (p *Proxy) due(once *sync.Once) (yes bool) {
+	once.Do(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.harmed++
+		yes = true
+	})
+	return yes
+}
+
+func (p *Proxy) count(l *link, w Way, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w == Up {
+		p.carried[l.number].Up += n
+	} else {
+		p.carried[l.number].Down += n
 	}
 }
