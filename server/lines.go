@@ -14,7 +14,8 @@ import (
 )
 
 // closedGrace is how long a session outlives connections that were all closed in order, without a farewell: a program
-// that was killed looks so, and a proxy that gives up.
+// that was killed looks so, and a proxy that gives up. As long it outlives a main connection on which nothing has come
+// yet: a client that did not hear the welcome opens another session.
 const closedGrace = 5 * time.Second
 
 // attachTimeout is how long another socket may take for the first words.
@@ -56,6 +57,13 @@ func (l *lines) resumable(line uint32, c transport.Conn, w transport.Windows) (*
 	return r, nil
 }
 
+// has says whether there is such a connection.
+func (l *lines) has(line uint32) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all[line] != nil
+}
+
 // isLost notes that a connection has lost its socket.
 func (l *lines) isLost(line uint32, why error) {
 	l.mu.Lock()
@@ -85,7 +93,7 @@ func (l *lines) setTimer() {
 		return
 	}
 	grace := l.grace
-	if l.closed() {
+	if l.closed() || l.unheard() {
 		grace = min(grace, closedGrace)
 	}
 	l.timer = time.AfterFunc(time.Until(l.since.Add(grace)), l.giveUp)
@@ -93,12 +101,18 @@ func (l *lines) setTimer() {
 
 // closed says whether all connections were closed in order. mu is held.
 func (l *lines) closed() bool {
-	for line := range l.all {
-		if !errors.Is(l.lost[line], io.EOF) {
+	for line, r := range l.all {
+		if !errors.Is(l.lost[line], io.EOF) && !r.IsOver() {
 			return false
 		}
 	}
 	return true
+}
+
+// unheard says whether the client has never said anything: it may not have got the welcome. mu is held.
+func (l *lines) unheard() bool {
+	main := l.all[transport.LineMain]
+	return main != nil && main.Received() == 0
 }
 
 // giveUp ends the session: its client has not come back.
@@ -134,12 +148,19 @@ func (l *lines) join(line uint32, c net.Conn, received uint64) error {
 	if err != nil {
 		return errors.Join(err, c.Close())
 	}
-	_ = c.SetWriteDeadline(time.Now().Add(attachTimeout))
-	if _, err := c.Write(transport.Resumes(got)); err != nil {
+	if err := sayResumes(c, got); err != nil {
 		l.isLost(line, err)
 		return c.Close()
 	}
-	_ = c.SetWriteDeadline(time.Time{})
 	l.isBack(line) // before it may be lost again
 	return r.Attach(c, received)
+}
+
+// sayResumes says first on another socket how much was received.
+func sayResumes(c net.Conn, received uint64) error {
+	_ = c.SetWriteDeadline(time.Now().Add(attachTimeout))
+	if _, err := c.Write(transport.Resumes(received)); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(time.Time{})
 }

@@ -27,7 +27,7 @@ func (x *session) allowReturn(grace time.Duration, h *transport.Hello, w *transp
 // follows says whether another socket may take the place of a connection's: each comes once, and none that was made
 // before the present one. sessions.mu is held.
 func (x *session) follows(h *transport.Hello, ticket int) bool {
-	if x.grace == 0 || h.Line == 0 || h.Line >= transport.LineEnd || h.Epoch <= x.epochs[h.Line] ||
+	if x.grace == 0 || !transport.IsLine(h.Line) || h.Epoch <= x.epochs[h.Line] ||
 		ticket != transport.ResumeNumber(h.Line, h.Epoch) {
 		return false
 	}

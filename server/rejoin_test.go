@@ -51,6 +51,7 @@ func TestRejoin(t *testing.T) {
 			main := transport.LineMain
 			join("no connection", further(one, 0, 1), false)
 			join("a connection that no session has", further(one, transport.LineEnd, 1), false)
+			join("a number between", further(one, transport.LineBulk-1, 1), false)
 			join("the first socket", further(one, main, 0), false)
 			wrong := further(one, main, 2)
 			wrong.Number = transport.ResumeNumber(main, 1)

@@ -504,25 +504,36 @@ func (w *worker) join(m *handoff.Message) error {
 	if err != nil {
 		return errors.Join(err, plain.Close())
 	}
-	switch m.Type {
-	case msgRDMA:
+	switch {
+	case m.Type == msgRDMA:
 		return s.AttachRDMA(c)
-	case msgResume:
-		if w.lines == nil {
-			return errors.Join(errors.New("another socket for a session that ends with the first"), c.Close())
-		}
+	case w.lines == nil && m.Type == msgResume:
+		return errors.Join(errors.New("another socket for a session that ends with the first"), c.Close())
+	case w.lines == nil:
+	case w.lines.has(info.Line) && m.Type == msgResume:
 		go func() { // it may take a while until all is sent that the client lacks
 			if err := w.lines.join(info.Line, c, info.Received); err != nil && !errors.Is(err, transport.ErrOver) {
 				w.log.Warn("cannot go on at another socket", "line", info.Line, "error", err)
 			}
 		}()
 		return nil
+	case w.lines.has(info.Line):
+		w.log.Debug("a connection's first socket comes behind another one", "line", info.Line)
+		return c.Close()
+	case m.Type == msgResume: // the first socket did not get here
+		if info.Received != 0 {
+			return errors.Join(fmt.Errorf("the client has received %d bytes of a connection that begins", info.Received),
+				c.Close())
+		}
+		if err := sayResumes(c, 0); err != nil {
+			return c.Close() // the client will ask again
+		}
 	}
 	line, err := w.newLine(c, info.Line)
 	if err != nil {
 		return err
 	}
-	if m.Type == msgBulk {
+	if info.Line >= transport.LineBulk {
 		return s.AttachBulk(line, info.Count)
 	}
 	return s.AttachCallback(line)

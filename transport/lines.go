@@ -10,6 +10,11 @@ const (
 	LineEnd      uint32 = LineBulk + MaxBulkConns
 )
 
+// IsLine says whether a session may have a connection of that number.
+func IsLine(line uint32) bool {
+	return line == LineMain || line == LineCallback || line >= LineBulk && line < LineEnd
+}
+
 // ResumeNumber is the number of the ticket for a connection's socket of an epoch.
 func ResumeNumber(line uint32, epoch uint64) int {
 	if epoch > math.MaxInt/uint64(LineEnd)-1 {

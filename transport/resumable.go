@@ -128,6 +128,12 @@ func (r *Resumable) FD() int { return r.fd }
 // Ended is closed when the stream has ended for good, on this side.
 func (r *Resumable) Ended() <-chan struct{} { return r.ended }
 
+// IsOver says whether it has.
+func (r *Resumable) IsOver() bool { return r.state.Load() == resumeEnded }
+
+// Received is how many bytes of the stream have come.
+func (r *Resumable) Received() uint64 { return r.counted.Load() }
+
 // Attached says whether the stream has a socket that works, as far as is known.
 func (r *Resumable) Attached() bool { return r.state.Load() == resumeAttached }
 

@@ -111,6 +111,7 @@ func (b *transfers) openConns() error {
 	lines, err := b.dialer.lines(hello)
 	none := func() {
 		for _, line := range lines {
+			line.Shutdown() // the server does not wait for it to come back
 			_ = line.Close()
 		}
 		b.state.Store(bulkGone)

@@ -38,12 +38,12 @@ func (d *dialer) dial(hello *transport.Hello) (net.Conn, error) {
 
 // line dials a connection on which messages are exchanged.
 func (d *dialer) line(hello *transport.Hello) (*transport.Line, error) {
+	if d.returns != nil && hello.Kind != transport.KindRDMA {
+		return d.returns.open(hello)
+	}
 	c, err := d.dial(hello)
 	if err != nil {
 		return nil, err
-	}
-	if d.returns != nil && hello.Kind != transport.KindRDMA {
-		return d.returns.line(hello, c)
 	}
 	return transport.NewLine(c)
 }

@@ -50,28 +50,11 @@ func newReturns(s *Session) *returns {
 
 // main makes the main connection one that may get other sockets.
 func (r *returns) main(c transport.Conn) (transport.Conn, error) {
-	return r.add(transport.LineMain, c, transport.MainWindows)
+	return r.adopt(&returning{line: transport.LineMain}, c, transport.MainWindows)
 }
 
-// line makes one of the other connections.
-func (r *returns) line(hello *transport.Hello, c net.Conn) (*transport.Line, error) {
-	number := transport.LineCallback
-	if hello.Kind == transport.KindBulk {
-		number = transport.LineBulk + uint32(hello.Number)
-	}
-	conn, err := transport.ConnOf(c)
-	if err != nil {
-		return nil, err
-	}
-	res, err := r.add(number, conn, transport.LineWindows)
-	if err != nil {
-		return nil, err
-	}
-	return transport.Resumed(res), nil
-}
-
-func (r *returns) add(number uint32, c transport.Conn, w transport.Windows) (*transport.Resumable, error) {
-	b := &returning{line: number}
+// adopt makes a connection one that may get other sockets.
+func (r *returns) adopt(b *returning, c transport.Conn, w transport.Windows) (*transport.Resumable, error) {
 	var err error
 	b.conn, err = transport.NewResumable(c, w, func(why error) { r.isLost(b, why) })
 	if err != nil {
@@ -79,7 +62,7 @@ func (r *returns) add(number uint32, c transport.Conn, w transport.Windows) (*tr
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lines[number] = b
+	r.lines[b.line] = b
 	return b.conn, nil
 }
 
@@ -170,19 +153,8 @@ func (r *returns) comeBack(b *returning, why error, until time.Time) error {
 	if b.line == transport.LineMain {
 		r.reader.takeRest(b.conn) // the server may have said why it breaks off
 	}
-	for pause := time.Duration(0); ; pause = min(max(2*pause, comeBackFirst), comeBackMost) {
-		if pause > 0 {
-			t := time.NewTimer(pause/2 + rand.N(pause/2+1))
-			select {
-			case <-t.C:
-			case <-r.dialer.ctx.Done():
-				t.Stop()
-				return why
-			case <-b.conn.Ended():
-				t.Stop()
-				return nil
-			}
-		}
+	for pause := time.Duration(0); ; pause = longer(pause) {
+		rest(r.dialer.ctx, pause, b.conn.Ended())
 		received, err := b.conn.Detach()
 		if err != nil {
 			return nil // it has ended, and who uses it knows
@@ -192,7 +164,7 @@ func (r *returns) comeBack(b *returning, why error, until time.Time) error {
 		case err == nil:
 			return nil
 		case errors.Is(err, transport.ErrSession):
-			return why
+			return &goneError{why}
 		case r.dialer.ctx.Err() != nil:
 			return why
 		case isFinal(err):
@@ -200,6 +172,23 @@ func (r *returns) comeBack(b *returning, why error, until time.Time) error {
 		case time.Now().After(until):
 			return &awayError{r.dialer.welcome.Grace, err}
 		}
+	}
+}
+
+// longer is the pause behind the next try.
+func longer(pause time.Duration) time.Duration { return min(max(2*pause, comeBackFirst), comeBackMost) }
+
+// rest waits for about so long, or until there is no reason any more.
+func rest(ctx context.Context, pause time.Duration, over <-chan struct{}) {
+	if pause == 0 {
+		return
+	}
+	t := time.NewTimer(pause/2 + rand.N(pause/2+1))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	case <-over:
 	}
 }
 
@@ -214,6 +203,14 @@ func (e *awayError) Error() string {
 }
 func (e *awayError) Unwrap() error { return e.err }
 
+// goneError is a session that the server has ended before the client came back.
+type goneError struct{ err error } // by which the connection was lost
+
+func (e *goneError) Error() string {
+	return reason(e.err) + "; when the client came back, the server said that it does not have the session any more"
+}
+func (e *goneError) Unwrap() error { return e.err }
+
 // isFinal says whether a server that was reached will not take the client back. Whatever else answers may be something
 // on the way.
 func isFinal(err error) bool {
@@ -227,21 +224,29 @@ func isFinal(err error) bool {
 
 // try makes another socket.
 func (r *returns) try(b *returning, received uint64) error {
-	b.epoch++
-	hello := r.dialer.hello(transport.KindResume)
-	hello.Capabilities = append(transport.Offered(), transport.CapResume)
-	hello.Line, hello.Epoch, hello.Acknowledged = b.line, b.epoch, received
-	hello.Number = transport.ResumeNumber(b.line, b.epoch)
-	ctx, cancel := context.WithTimeout(r.dialer.ctx, comeBackTimeout)
-	defer cancel()
-	c, _, err := transport.DialNet(ctx, r.dialer.server, &hello)
+	c, there, err := r.reach(b, received, 0)
 	if err != nil {
 		return err
 	}
-	_ = c.SetReadDeadline(time.Now().Add(comeBackTimeout))
-	there, err := transport.ReadResumes(c)
-	if err != nil {
-		return errors.Join(err, c.Close())
-	}
 	return b.conn.Attach(c, there)
+}
+
+// reach makes a connection that is to be another socket, and says how much the server has received. count is that of
+// the bulk connections, where the server may not have had the first socket.
+func (r *returns) reach(b *returning, received uint64, count int) (c net.Conn, there uint64, err error) {
+	b.epoch++
+	hello := r.dialer.hello(transport.KindResume)
+	hello.Capabilities = append(transport.Offered(), transport.CapResume)
+	hello.Line, hello.Epoch, hello.Acknowledged, hello.Count = b.line, b.epoch, received, count
+	hello.Number = transport.ResumeNumber(b.line, b.epoch)
+	ctx, cancel := context.WithTimeout(r.dialer.ctx, comeBackTimeout)
+	defer cancel()
+	if c, _, err = transport.DialNet(ctx, r.dialer.server, &hello); err != nil {
+		return nil, 0, err
+	}
+	_ = c.SetReadDeadline(time.Now().Add(comeBackTimeout))
+	if there, err = transport.ReadResumes(c); err != nil {
+		return nil, 0, errors.Join(err, c.Close())
+	}
+	return c, there, nil
 }

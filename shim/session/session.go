@@ -146,7 +146,7 @@ func Open(cfg Config) (*Session, error) {
 	}
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
-	conn, welcome, err := transport.Dial(ctx, cfg.Server, &hello)
+	conn, welcome, err := dialMain(ctx, &cfg, &hello)
 	if err != nil {
 		s.cancel()
 		return nil, err
@@ -271,7 +271,7 @@ func (s *Session) broken(err error) {
 
 func reason(err error) string {
 	switch {
-	case errors.As(err, new(*awayError)):
+	case errors.As(err, new(*awayError)), errors.As(err, new(*goneError)):
 		return err.Error()
 	case errors.Is(err, io.EOF):
 		return "the server closed the connection (it, or the worker that served this process, has ended)"
