@@ -345,6 +345,79 @@ static void graphs(void) {
   forget();
 }
 
+// ---- NVTX, as its headers do it ----
+
+typedef void (*nvtx_function)(void);
+static nvtx_function core[16], core2[16], *core_places[16], *core2_places[16];
+
+static int nvtx_functions(uint32_t module, nvtx_function ***table, uint32_t *count) {
+  *table = module == 1 ? core_places : module == 5 ? core2_places : NULL;
+  *count = 16;
+  return *table != NULL;
+}
+static const void *nvtx_tables(uint32_t id) {
+  static const struct { size_t bytes; int (*functions)(uint32_t, nvtx_function ***, uint32_t *); } callbacks =
+      {sizeof callbacks, nvtx_functions};
+  return id == 1 ? &callbacks : NULL;
+}
+
+static void markers(void *library) {
+  struct { uint16_t version, bytes; uint32_t fields[5]; uint64_t payload; uint32_t type, pad; const void *message; } a =
+      {3, 48, .type = 3};
+  int (*start_nvtx)(const void *(*)(uint32_t)) =
+      (int (*)(const void *(*)(uint32_t)))dlsym(library, "InitializeInjectionNvtx2");
+  for (int i = 0; i < 16; i++) {
+    core_places[i] = &core[i];
+    core2_places[i] = &core2[i];
+  }
+  CHECK(start_nvtx && start_nvtx(nvtx_tables) == 1, "NVTX has no tool");
+  int (*push)(const char *) = (int (*)(const char *))core[9], (*push_wide)(const wchar_t *) =
+      (int (*)(const wchar_t *))core[10], (*pop)(void) = (int (*)(void))core[11];
+  void (*mark)(const char *) = (void (*)(const char *))core[2];
+  void *(*domain_create)(const char *) = (void *(*)(const char *))core2[12];
+  void *(*string)(void *, const char *) = (void *(*)(void *, const char *))core2[10];
+  int (*domain_push)(void *, const void *) = (int (*)(void *, const void *))core2[4];
+  int (*domain_pop)(void *) = (int (*)(void *))core2[5];
+  uint64_t (*begin_range)(void *, const void *) = (uint64_t (*)(void *, const void *))core2[2];
+  void (*end_range)(void *, uint64_t) = (void (*)(void *, uint64_t))core2[3];
+  push("before"); // which nobody has asked for
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MARKER));
+  void *domain = domain_create("a domain");
+  a.message = string(domain, "a string");
+  CHECK(push("outer") == 1 && push_wide(L"\u00e4\u20ac\U0001f600") == 2 && domain_push(domain, &a) == 0, "depths");
+  mark("here");
+  uint64_t range = begin_range(domain, &a);
+  CHECK(pop() == 2 && domain_pop(domain) == 0 && domain_pop(domain) == -1 && pop() == 1, "depths at ends");
+  end_range(domain, range);
+  CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_MARKER));
+  pop();
+  flush();
+  static const struct { int flags; const char *name, *domain; int of; } want[] = { // of: which one it ends
+    {CUPTI_ACTIVITY_FLAG_MARKER_START, "outer", NULL, 0},
+    {CUPTI_ACTIVITY_FLAG_MARKER_START, "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", NULL, 1},
+    {CUPTI_ACTIVITY_FLAG_MARKER_START, "a string", "a domain", 2},
+    {CUPTI_ACTIVITY_FLAG_MARKER_INSTANTANEOUS, "here", NULL, 3},
+    {CUPTI_ACTIVITY_FLAG_MARKER_START, "a string", "a domain", 4},
+    {CUPTI_ACTIVITY_FLAG_MARKER_END, NULL, NULL, 1}, {CUPTI_ACTIVITY_FLAG_MARKER_END, NULL, "a domain", 2},
+    {CUPTI_ACTIVITY_FLAG_MARKER_END, NULL, NULL, 0}, {CUPTI_ACTIVITY_FLAG_MARKER_END, NULL, "a domain", 4}};
+  uint32_t ids[9];
+  uint64_t before = 0;
+  int n = 0;
+  EACH(CUpti_ActivityMarker2, m, CUPTI_ACTIVITY_KIND_MARKER) {
+    const char *name = (const char *)(uintptr_t)m->name, *of = (const char *)(uintptr_t)m->domain;
+    CHECK(n < 9, "too many markers");
+    ids[n] = m->id;
+    CHECK(m->flags == (uint32_t)want[n].flags && !name == !want[n].name && (!name || !strcmp(name, want[n].name)) &&
+          !of == !want[n].domain && (!of || !strcmp(of, want[n].domain)) && m->id == ids[want[n].of] &&
+          m->timestamp >= before && m->objectKind == CUPTI_ACTIVITY_OBJECT_THREAD, "marker %d: %u %s %s, %u", n,
+          m->flags, name ? name : "-", of ? of : "-", m->id);
+    before = m->timestamp;
+    n++;
+  }
+  CHECK(n == 9, "%d markers", n);
+  forget();
+}
+
 static void modules(void) {
   CUmodule m = load("kernels.ptx");
   CHECK(last[CUPTI_CBID_RESOURCE_MODULE_LOADED].handle == m, "no callback of a module");
@@ -409,6 +482,7 @@ int main(int argc, char **argv) {
   peers();
   graphs();
   modules();
+  markers(dlopen(argv[2], RTLD_NOW));
   CK(cuptiUnsubscribe(subscriber));
   dumped();
   CK(cuptiSubscribe(&subscriber, on_resource, NULL));

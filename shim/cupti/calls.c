@@ -18,6 +18,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static void thread_ends(void *state) {
   struct cupti_thread *t = state;
   for (int k = 0; k < CUPTI_EXTERNAL_KINDS; k++) free(t->external[k].ids);
+  free(t->ranges);
   free(t);
 }
 static void make_key(void) { pthread_key_create(&key, thread_ends); }

@@ -48,6 +48,8 @@ struct cupti_thread {
   uint32_t depth;              /* runtime calls that are going on */
   struct { const uint64_t *record; uint64_t began; uint32_t correlation, told; } runtime[CUPTI_NESTED];
   struct cupti_stack external[CUPTI_EXTERNAL_KINDS];
+  struct cupti_range { const char *domain; uint32_t id; } *ranges; /* that NVTX began and has not ended (nvtx.c) */
+  uint32_t range_count, range_room;
 };
 struct cupti_thread *cupti_self(void);
 uint32_t cupti_thread_id(void);    /* as the program wants threads numbered */
