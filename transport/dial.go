@@ -248,9 +248,9 @@ func shake(ctx context.Context, c newcomer, to Target, hello *Hello, preface []b
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
+	_ = c.SetDeadline(deadline) // before what a cancelled context sets, which must stay
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_ = c.SetDeadline(deadline)
 	// A server that refuses may answer and close before it has read everything; its answer counts more than the failed
 	// write.
 	_, werr := c.Write(preface)

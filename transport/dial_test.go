@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -139,7 +140,7 @@ func TestDialErrors(t *testing.T) {
 			ctx := t.Context()
 			if errors.Is(c.kind, ErrTimeout) {
 				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, 50*time.Millisecond)
+				ctx, cancel = context.WithTimeout(ctx, time.Second) // of which connecting takes a part
 				defer cancel()
 			}
 			to := Target{Address: c.address, Token: []byte("tok"), TokenOf: "the environment"}
@@ -172,6 +173,37 @@ func TestDialCancelled(t *testing.T) {
 	if _, _, err := Dial(ctx, Target{Address: address}, &Hello{}); err == nil {
 		t.Error("a cancelled handshake succeeded")
 	}
+}
+
+// cancelling is a connection to a server that says nothing, during whose first deadline the caller gives up.
+type cancelling struct {
+	net.Conn
+	cancel context.CancelFunc
+}
+
+func (c *cancelling) SetDeadline(t time.Time) error {
+	if c.cancel != nil {
+		cancel := c.cancel
+		c.cancel = nil
+		cancel()
+		synctest.Wait() // until all is done that this begins
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// A handshake ends whenever it is cancelled: what that sets is not undone.
+func TestDialCancelledAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		defer ours.Close()
+		began := time.Now()
+		_, err := shake(ctx, &cancelling{ours, cancel}, Target{}, &Hello{}, []byte(Magic))
+		if took := time.Since(began); err == nil || took != 0 {
+			t.Errorf("%v after %v", err, took)
+		}
+	})
 }
 
 func TestConn(t *testing.T) {
