@@ -68,7 +68,7 @@ func TestKilledClient(t *testing.T) {
 		p.await(p.out, "^ready$")
 		p.signal(syscall.SIGKILL)
 		p.wait(patience)
-		eventually(t, 2*time.Second, "the killed client's session is closed", func() bool { return s.closed() == i+1 })
+		eventually(t, patience, "the killed client's session is closed", func() bool { return s.closed() == i+1 })
 	}
 	s.run(t, "hold", strconv.Itoa(mib))
 }
@@ -117,7 +117,7 @@ func TestKilledServer(t *testing.T) {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 				}
 			}
-			if code := p.wait(20 * time.Second); code != 0 {
+			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 			}
 			if out := p.out.String(); !strings.Contains(out, "error 46\nthen 46 46 46\n") {
@@ -167,7 +167,7 @@ func TestUnreachable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, clientEnv(c.addr, c.env...), program("init"))
-			if code := p.wait(30 * time.Second); code != 0 {
+			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 			}
 			if out := p.out.String(); !strings.HasPrefix(out, "cuInit = 802\ncuInit = 802\n") {
@@ -254,7 +254,7 @@ func TestGarbageToServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(patience))
 			_, _ = c.Write(data) // the server may close before it has read all
 			_ = c.(*net.TCPConn).CloseWrite()
 			if _, err := io.Copy(io.Discard, c); os.IsTimeout(err) {
@@ -268,7 +268,7 @@ func TestGarbageToServer(t *testing.T) {
 		t.Errorf("the bystander suffered: exit status %d\n%s%s", code, other.out, other.err)
 	}
 	const warm = 2 // one for CUDA, one for NVML
-	eventually(t, 10*time.Second, "only the warm workers are left", func() bool {
+	eventually(t, patience, "only the warm workers are left", func() bool {
 		return s.closed() == strings.Count(s.err.String(), `msg="session opened"`) && len(s.workers(t)) <= warm
 	})
 }
@@ -294,7 +294,7 @@ func TestDrain(t *testing.T) {
 	if code := p.wait(patience); code != 0 {
 		t.Errorf("the running client suffered: exit status %d\n%s%s", code, p.out, p.err)
 	}
-	if code := s.wait(20 * time.Second); code != 0 {
+	if code := s.wait(patience); code != 0 {
 		t.Errorf("the server ended with status %d", code)
 	}
 }

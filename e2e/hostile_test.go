@@ -31,8 +31,8 @@ import (
 const (
 	hostileBase  = 0x10_0000_0000
 	hostileSlots = 1 << 16
-	hostileBytes = 64 << 10 // of each of its pieces of device memory
-	hostileWait  = 3 * time.Second
+	hostileBytes = 64 << 10        // of each of its pieces of device memory
+	hostileWait  = 3 * time.Second // for what need not come
 )
 
 var errSessionOver = errors.New("the server ended the session")
@@ -82,6 +82,11 @@ func (h *hostile) slot(ctype string) uint64 {
 
 // call sends a command and waits for its answer; errSessionOver where the server ends the session instead.
 func (h *hostile) call(op uint16, payload []byte) (cuda.CUresult, []byte, error) {
+	return h.callWithin(patience, op, payload)
+}
+
+// callWithin is call for what may have no answer.
+func (h *hostile) callWithin(limit time.Duration, op uint16, payload []byte) (cuda.CUresult, []byte, error) {
 	size := transport.CommandHeaderSize + transport.Pad(len(payload))
 	head := transport.CommandHeader{
 		Size: uint32(size), Op: op, Flags: transport.FlagAnswer, Seq: h.seq, Context: h.context, Thread: 1,
@@ -90,7 +95,7 @@ func (h *hostile) call(op uint16, payload []byte) (cuda.CUresult, []byte, error)
 	b := transport.FrameHeader{Len: uint32(size)}.Append(nil)
 	b = append(head.Append(b), payload...)
 	b = append(b, make([]byte, transport.Pad(len(payload))-len(payload))...)
-	_ = h.conn.SetDeadline(time.Now().Add(hostileWait))
+	_ = h.conn.SetDeadline(time.Now().Add(limit))
 	if _, err := h.conn.Write(b); err != nil {
 		return 0, nil, h.over(err)
 	}
@@ -115,7 +120,7 @@ func (h *hostile) over(err error) error {
 		return err
 	}
 	for { // what was said before the end
-		_ = h.conn.SetReadDeadline(time.Now().Add(hostileWait))
+		_ = h.conn.SetReadDeadline(time.Now().Add(patience))
 		m, payload, err := h.message()
 		if err != nil {
 			return errSessionOver
@@ -226,7 +231,8 @@ func (h *hostile) spy(s *server) {
 func (h *hostile) leaked() bool {
 	for _, at := range h.memory {
 		h.data = nil
-		r, _, err := h.call(wire.OpCopyD2H, wire.Bytes(&wire.CopyD2H{Src: at, Bytes: hostileBytes, Transfer: 1, Flags: 1}))
+		copies := wire.CopyD2H{Src: at, Bytes: hostileBytes, Transfer: 1, Flags: 1}
+		r, _, err := h.callWithin(hostileWait, wire.OpCopyD2H, wire.Bytes(&copies)) // behind work that may not end
 		if err == nil && r == cuda.CUDA_SUCCESS && bytes.Contains(h.data, h.secret[:16]) {
 			return true
 		}
@@ -434,7 +440,7 @@ func (s *server) attack(t *testing.T, spec *api.Spec, c hostileCall, rounds int,
 		}
 		r := rand.New(rand.NewPCG(seed, uint64(i)<<16|uint64(c.op)))
 		payload := c.payload(&words{h: h, spec: spec, rand: r})
-		if _, _, err := h.call(c.op, payload); err != nil {
+		if _, _, err := h.callWithin(hostileWait, c.op, payload); err != nil {
 			h.close()
 			if s.crashed(t, h) {
 				t.Errorf("%s, call %d of seed %d: the worker crashed; payload %x", c.name, i, seed, payload)

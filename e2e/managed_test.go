@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"scuda.dev/scuda/api"
 )
@@ -128,7 +127,7 @@ func TestManagedFaults(t *testing.T) {
 			p := start(t, env, program("managed_faults"), kernels, "lost")
 			p.await(p.out, "^ready$")
 			s.signal(syscall.SIGKILL)
-			if code := p.wait(20 * time.Second); code != 0 || !strings.Contains(p.out.String(), "SIGBUS") {
+			if code := p.wait(patience); code != 0 || !strings.Contains(p.out.String(), "SIGBUS") {
 				t.Errorf("the server was killed: exit status %d\n%s%s", code, p.out, p.err)
 			}
 			if said := p.err.String(); !strings.Contains(said, "the program gets SIGBUS where it touches it") {

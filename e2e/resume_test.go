@@ -49,7 +49,7 @@ func TestResumeTLS(t *testing.T) {
 // The command that breaks connections gives the exit status of its program.
 func TestChaos(t *testing.T) {
 	s := serve(t)
-	p := start(t, s.env(), scuda, "chaos", "--every", "20ms", "--", program("progress"), kernels)
+	p := start(t, s.env(), scuda, "chaos", "--every", "200ms", "--", program("progress"), kernels)
 	if code := p.wait(patience); code != 0 {
 		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
 	}

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // logBuffer is a log that tests look into.
 type logBuffer struct {

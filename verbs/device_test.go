@@ -131,7 +131,7 @@ func (e *end) recv(t testing.TB, list ...verbs.RecvRequest) {
 // next waits for one completion.
 func (e *end) next(t testing.TB) verbs.Completion {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var c [1]verbs.Completion
 	if _, err := e.cq.WaitPoll(ctx, c[:]); err != nil {
@@ -421,7 +421,7 @@ func TestEvents(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	until := func(want verbs.EventType) {
 		t.Helper()

@@ -113,21 +113,22 @@ func TestRest(t *testing.T) {
 // holds the executor.
 func TestWorkWithoutEnd(t *testing.T) {
 	for name, x := range map[string]struct {
-		wait func(c *client, st, buf uint64)
-		held bool // by the driver
+		wait  func(c *client, st, buf uint64)
+		limit time.Duration
+		held  bool // by the driver, which must have the call before the time is over
 	}{
-		"nothing waits": {func(*client, uint64, uint64) {}, false},
+		"nothing waits": {func(*client, uint64, uint64) {}, 100 * time.Millisecond, false},
 		"a call waits": {func(c *client, st, buf uint64) {
 			c.start(0, cuda.OpCuStreamSynchronize, 0, words(st), nil)
-		}, false},
+		}, 100 * time.Millisecond, false},
 		"the driver waits": {func(c *client, st, buf uint64) {
 			c.start(0, cuda.OpCuMemFree_v2, 0, words(buf), nil)
-		}, true},
+		}, 2 * time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			release, aborted := make(chan struct{}), make(chan error, 1)
 			c := connect(t, func(cfg *Config) {
-				cfg.Limits = config.Limits{Work: 100 * time.Millisecond}
+				cfg.Limits = config.Limits{Work: x.limit}
 				cfg.Abort = func(err error) {
 					aborted <- err
 					close(release)
@@ -145,7 +146,7 @@ func TestWorkWithoutEnd(t *testing.T) {
 				}
 			}
 			says, result := c.endsBy(t)
-			if !strings.Contains(says, "for more than 100ms") || result != int32(cuda.CUDA_ERROR_LAUNCH_TIMEOUT) {
+			if !strings.Contains(says, "for more than "+x.limit.String()) || result != int32(cuda.CUDA_ERROR_LAUNCH_TIMEOUT) {
 				t.Errorf("%q, result %d", says, result)
 			}
 			if !x.held {

@@ -117,7 +117,7 @@ func TestKeep(t *testing.T) {
 	if err := left.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := mps.Servers(t.Context(), c); err == nil {
 			break
 		} else if time.Now().After(end) {

@@ -118,7 +118,7 @@ func TestSilentCallbackConnection(t *testing.T) {
 // anything on it once the server has all answers and the program has nothing registered.
 func TestCallbackConnectionThatAnswers(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
-	p.beat = 50 * time.Millisecond
+	p.beat = 100 * time.Millisecond // in a few of which this test must answer, on a busy machine, too
 	p.command = echo
 	leave := make(chan struct{})
 	s, text := p.open(f, func(HostFunction, int32) { <-leave })

@@ -132,7 +132,7 @@ func TestMissingData(t *testing.T) {
 // the program is idle.
 func TestSilence(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
-	p.beat = 10 * time.Millisecond
+	p.beat = 100 * time.Millisecond // in a few of which the peer must answer, on a busy machine, too
 	hold := make(chan transport.CommandHeader, 1)
 	p.command = func(p *peer, h transport.CommandHeader, _, _ []byte) { hold <- h }
 	s, text := p.open(f, nil)

@@ -48,7 +48,7 @@ type peer struct {
 	bye    atomic.Bool
 }
 
-const deadline = time.Minute
+const deadline = 2 * time.Minute
 
 func newPeer(t testing.TB) *peer {
 	t.Helper()

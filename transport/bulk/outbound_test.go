@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	piece    = 64 // bytes of a chunk
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 // network is a path in memory, some streams, and faults of the path: after so many arrivals it breaks and heals by
