@@ -41,6 +41,9 @@ const (
 	WorkCopy   WorkKind = 2
 	WorkMemset WorkKind = 4
 	WorkGraph  WorkKind = 8
+	// What no GPU tells of, but the server itself; the value is the operation.
+	WorkCommand WorkKind = 256 // a command was carried out
+	WorkTurn    WorkKind = 512 // it was kept back for the turn of another session
 )
 
 // MemoryKind is what kind of memory a copy meets. The values are CUPTI's.

@@ -39,8 +39,8 @@ var privateTables = []privateTable{
 	{name: "FP8", id: "cd3ea2c67076db4b882e52ae6c2d86f7", words: 2, slots: map[int]string{1: "scuda_fp8"}},
 	// not NVIDIA's: for our libcupti.so (calls/profile.h)
 	{name: "PROFILE", id: "7d0b1e35c06f4a1d9f52a3e4c8b96d21", words: 11, slots: map[int]string{
-		1: "scuda_profile_serves", 2: "scuda_profile_attach", 3: "scuda_profile_flags", 4: "scuda_profile_control",
-		5: "scuda_profile_read", 6: "scuda_profile_ids", 7: "scuda_profile_kernel", 8: "scuda_profile_memory",
+		1: "scuda_profile_serves", 2: "scuda_profile_attach", 3: "scuda_profile_flags", 4: "scuda_profile_asked",
+		5: "scuda_profile_fetched", 6: "scuda_profile_ids", 7: "scuda_profile_kernel", 8: "scuda_profile_memory",
 		9: "scuda_profile_objects", 10: "scuda_profile_log"}},
 	{name: "TPC_MAP", id: "1734dc26800d47458726c0f1e7dd8bca", words: 17,
 		slots: map[int]string{4: "scuda_tpc_map", 13: "scuda_tpc_free"}},

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "e2bcafdc65dac51cbe2594729336af36c391b3c94e53d240fb33099c37b227c2"
+const Digest = "b1604d47fa7eb9bbbfa9b458ad8d08a68649a64a27fd1ff44a91cf0f030fbd71"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -301,10 +301,12 @@ const (
 
 // Flags: profile.kinds, profile_state.kinds, profile_record.kind.
 const (
-	ProfileKernels = 1
-	ProfileCopies  = 2
-	ProfileMemsets = 4
-	ProfileGraphs  = 8 // launches of graphs as a whole; what is in them is not told of then
+	ProfileKernels  = 1
+	ProfileCopies   = 2
+	ProfileMemsets  = 4
+	ProfileGraphs   = 8   // launches of graphs as a whole; what is in them is not told of then
+	ProfileCommands = 256 // when the server carried a command out: correlation; value is its operation
+	ProfileTurns    = 512 // that a command was kept back because it was another session's turn: likewise
 )
 
 // Values: profile_record.source, profile_record.target; CUPTI's numbers.

@@ -137,7 +137,11 @@ func (s *Session) step() (bool, error) {
 	if err != nil || !ok {
 		return false, err
 	}
+	began := s.profile.begun(&s.cmd)
 	err = s.count(&s.cmd)
+	if began != 0 {
+		s.profile.tell(cuda.WorkCommand, &s.cmd, began)
+	}
 	if err == nil && s.copies.uploads.incoming == nil { // one with bulk data is carried out when those have come
 		s.ordering.carriedOut(&s.cmd)
 	}

@@ -17,6 +17,9 @@ import (
 // workKinds are all kinds of work, which are bits of wire.Profile.Kinds.
 const workKinds = wire.ProfileKernels | wire.ProfileCopies | wire.ProfileMemsets | wire.ProfileGraphs
 
+// ownKinds are what the executor itself tells of, which takes no recorder.
+const ownKinds = wire.ProfileCommands | wire.ProfileTurns
+
 // profileMost is how much work is kept that the client has not asked for yet: some 20 MiB.
 const profileMost = 1 << 17
 
@@ -28,6 +31,7 @@ type profile struct {
 	recorder cuda.Recorder // nil: nobody can tell what the GPU does
 	on       bool
 	graphs   bool              // are told of as a whole
+	own      uint32            // those of ownKinds that are recorded
 	names    map[string]uint32 // that the client knows
 	told     string            // the reason that was logged why nobody can tell
 
@@ -56,43 +60,47 @@ func (p *profile) control(c *command) (cuda.CUresult, error) {
 	if len(rest) != 0 {
 		return 0, protocolError("profile with %d bytes behind it", len(rest))
 	}
-	kinds := p.begin(m.Kinds & workKinds)
+	kinds := p.begin(m.Kinds & (workKinds | ownKinds))
 	answerWith(&p.arena, c, wire.ProfileState{Now: now(), Kinds: kinds}, 0)
 	return cuda.CUDA_SUCCESS, nil
 }
 
 // begin says which of the kinds are recorded from now on.
 func (p *profile) begin(kinds uint32) uint32 {
-	graphs := kinds&wire.ProfileGraphs != 0
-	if graphs != p.graphs {
+	if graphs := kinds&wire.ProfileGraphs != 0; graphs != p.graphs {
 		p.end()
 		p.graphs = graphs
 	}
-	p.mu.Lock()
-	p.kinds, p.work, p.lost = kinds, nil, 0
-	p.copies, p.fresh = map[uint32]int{}, map[uint32]bool{}
-	p.mu.Unlock()
-	p.names = map[string]uint32{}
-	switch {
-	case kinds == 0:
+	p.names, p.own = map[string]uint32{}, kinds&ownKinds
+	work := kinds & workKinds
+	if work == 0 {
 		p.end()
-		return 0
-	case p.on:
-		return kinds
-	case p.recorder == nil:
-		p.log.Info("a client records a profile; this server cannot tell what its GPUs do, so it has calls alone")
-		return 0
+	} else if !p.on && !p.record() {
+		work = 0
 	}
-	if err := p.recorder.Record(p.add, graphs); err != nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kinds, p.work, p.lost = work|p.own, nil, 0
+	p.copies, p.fresh = map[uint32]int{}, map[uint32]bool{}
+	return p.kinds
+}
+
+// record has the GPU tell what it does. It says whether it will.
+func (p *profile) record() bool {
+	if p.recorder == nil {
+		p.log.Info("a client records a profile; this server cannot tell what its GPUs do, so it has calls alone")
+		return false
+	}
+	if err := p.recorder.Record(p.add, p.graphs); err != nil {
 		if p.told != err.Error() {
 			p.told = err.Error()
 			p.log.Warn("a client records a profile, but what the GPU does cannot be told; it has calls alone", "error", err)
 		}
-		return 0
+		return false
 	}
 	p.on = true
 	p.log.Debug("recording a profile")
-	return kinds
+	return true
 }
 
 // end stops recording, also at the session's end.
@@ -111,6 +119,27 @@ func (p *profile) correlate(h *transport.CommandHeader) {
 		p.recorder.Correlate(0)
 	} else {
 		p.recorder.Correlate(h.Correlation)
+	}
+}
+
+// begun gives the time at which a command is taken in hand, 0 where nobody wants to know.
+func (p *profile) begun(c *command) int64 {
+	if p.own&wire.ProfileCommands == 0 || c.Correlation == 0 || c.Flags&transport.FlagOwn != 0 {
+		return 0
+	}
+	return time.Now().UnixNano()
+}
+
+// tell records what the executor did with a command since then.
+func (p *profile) tell(kind cuda.WorkKind, c *command, since int64) {
+	p.add(&cuda.Work{Kind: kind, Correlation: c.Correlation, Start: since, End: max(time.Now().UnixNano(), since),
+		Value: uint32(c.Op)})
+}
+
+// keptBack is told by the turns how long the present command had to wait for other sessions.
+func (s *Session) keptBack(ns int64) {
+	if p := &s.profile; p.own&wire.ProfileTurns != 0 && s.cmd.Correlation != 0 {
+		p.tell(cuda.WorkTurn, &s.cmd, time.Now().UnixNano()-ns)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/turn"
 	"scuda.dev/scuda/transport"
 )
 
@@ -171,6 +172,57 @@ func TestProfileBounded(t *testing.T) {
 	}
 	if len(p.work) != profileMost || p.lost != 5 {
 		t.Errorf("%d kept, %d lost", len(p.work), p.lost)
+	}
+}
+
+// What the executor itself did is told without a recorder: when it carried commands out, which of them waited for the
+// turn of another session, and nothing of the client's library.
+func TestProfileOfCommands(t *testing.T) {
+	slot := new(turn.Slot)
+	c := connect(t, func(cfg *Config) { cfg.GPU, cfg.Turn = quick{}, slot })
+	if kinds := c.profile(workKinds | ownKinds); kinds != ownKinds {
+		t.Fatalf("%d is recorded, want %d", kinds, ownKinds)
+	}
+	before := now()
+	c.correlation = 5
+	c.must(cuda.OpCuCtxSynchronize, nil)
+	c.await(c.start(0, cuda.OpCuCtxSynchronize, transport.FlagOwn, nil, nil))
+	c.correlation = 0
+	c.must(cuda.OpCuCtxSynchronize, nil)
+	slot.Tell(turn.Report | turn.Wait)
+	c.correlation = 6
+	ch := c.start(0, cuda.OpCuMemsetD32Async, 0, words(4096, 5, 16, 0), nil)
+	until(t, "it wants to go on", func() bool { return slot.Read().Doing&turn.Wants != 0 })
+	slot.Tell(0)
+	c.await(ch)
+	c.correlation = 0
+	list, _ := c.readProfile(1<<16, true)
+	if len(list) != 3 || list[0].Kind != wire.ProfileCommands || list[1].Kind != wire.ProfileTurns ||
+		list[2].Kind != wire.ProfileCommands {
+		t.Fatalf("%+v", list)
+	}
+	for i, want := range []struct {
+		correlation uint32
+		op          uint16
+	}{
+		{5, cuda.OpCuCtxSynchronize}, {6, cuda.OpCuMemsetD32Async}, {6, cuda.OpCuMemsetD32Async},
+	} {
+		r := list[i]
+		if r.Correlation != want.correlation || r.Value != uint32(want.op) || r.Start < before || r.End < r.Start ||
+			r.End > now() {
+			t.Errorf("record %d: %+v", i, r)
+		}
+	}
+	if list[2].End < list[1].End || list[2].Start > list[1].Start {
+		t.Errorf("a command from %d to %d waited from %d to %d", list[2].Start, list[2].End, list[1].Start, list[1].End)
+	}
+	if kinds := c.profile(wire.ProfileTurns); kinds != wire.ProfileTurns {
+		t.Errorf("%d is recorded", kinds)
+	}
+	c.correlation = 7
+	c.must(cuda.OpCuCtxSynchronize, nil)
+	if list, _ := c.readProfile(1<<16, true); len(list) != 0 {
+		t.Errorf("of turns alone: %+v", list)
 	}
 }
 

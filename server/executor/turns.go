@@ -56,6 +56,7 @@ type turnsLoop interface {
 	napAfter(quiet time.Duration) error // lets a moment pass; the error says that the session is over
 	gpuHasWork() bool
 	awaitsClient() bool // work of a GPU may wait for something that the client was asked for
+	keptBack(ns int64)  // the command that is carried out has waited for others so long
 }
 
 const (
@@ -104,6 +105,9 @@ func (t *turns) await() error {
 			t.active, t.lastOne = true, now
 			t.since++
 			t.say(turn.Busy)
+			if began != 0 {
+				t.loop.keptBack(now - began)
+			}
 			return nil
 		}
 		if t.active = true; t.waits {
