@@ -14,6 +14,7 @@ export SCUDA_VERSION
 "$shim/build-cuda.sh" "$out/libcuda.so.1"
 "$shim/build-nvml.sh" "$out/libnvidia-ml.so.1"
 "$shim/build-cupti.sh" "$out"
+"$shim/build-nvtx.sh" "$out/libscuda-nvtx.so"
 
 # libscuda.so is the one name to preload. It bears the driver's SONAME, so that a program that was linked with
 # libcuda.so.1 is content with it, and the loader neither misses that library nor takes the machine's; the driver itself

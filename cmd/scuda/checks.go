@@ -127,7 +127,7 @@ func (c *checks) refused(err error) {
 
 // parts are what the client's libraries consist of.
 var parts = []string{"libscuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libcupti.so.12", "libcupti.so.13",
-	"libscuda-core.so", "scuda-connect"}
+	"libscuda-nvtx.so", "libscuda-core.so", "scuda-connect"}
 
 const oldestLibc = "2.27"
 

@@ -201,6 +201,18 @@ func scuda_core_look() {
 	}
 }
 
+//export scuda_core_figures
+func scuda_core_figures(n *C.uint64_t) {
+	s := current.Load()
+	if s == nil {
+		return
+	}
+	f := s.Figures()
+	for i, v := range []uint64{f.Sent, f.Received, s.RDMA.SentBytes.Load(), s.RDMA.ReceivedBytes.Load()} {
+		unsafe.Slice(n, 4)[i] = C.uint64_t(v)
+	}
+}
+
 //export scuda_core_close
 func scuda_core_close() {
 	if s := current.Load(); s != nil {

@@ -49,6 +49,7 @@ struct scuda_callbacks {
   void (*slot_ends)(struct scuda_slot *);             /* of a graph or a node of one: with what belongs to it */
   /* these bytes are about to go to the GPU, and may hold addresses of the program's memory */
   void (*upload)(const void *data, uint64_t bytes);
+  void (*last)(void);                                 /* the process ends, and still has its session */
   void (*exit)(void);                                 /* the process ends, and had a session */
 };
 extern struct scuda_callbacks scuda_callbacks; /* set before there is a session */
@@ -66,6 +67,7 @@ struct scuda_core_api {
   scuda_core_image_fn image;
   scuda_core_pin_fn pin;
   scuda_core_look_fn look;
+  scuda_core_figures_fn figures;
   scuda_core_close_fn close;
 };
 extern struct scuda_core_api scuda_core;

@@ -131,11 +131,13 @@ typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);
     /* memory that stays mapped from now on (bytes 0: that starts at p and may be unmapped afterwards); big copies
      * register it once */
 typedef void    (*scuda_core_look_fn)(void);   /* handles what has arrived on the main connection, without waiting */
+/* bytes of the protocol so far: sent and received over TCP, sent and received over RDMA */
+typedef void    (*scuda_core_figures_fn)(uint64_t bytes[4]);
 /* at exit: flush and say bye, bounded in time */
 typedef void    (*scuda_core_close_fn)(void);
 /* -4 debug, 0 info, 4 warn, 8 error */
 typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);
 /* exported names: scuda_core_open, scuda_core_call, scuda_core_send, scuda_core_bulk, scuda_core_transfer,
  * scuda_core_overlaps, scuda_core_source, scuda_core_hostfn, scuda_core_image, scuda_core_pin, scuda_core_look,
- * scuda_core_close, scuda_core_log */
+ * scuda_core_figures, scuda_core_close, scuda_core_log */
 #endif

@@ -151,7 +151,8 @@ static int32_t open_core(void) {
       {"scuda_core_overlaps", (void **)&scuda_core.overlaps}, {"scuda_core_source", (void **)&scuda_core.source},
       {"scuda_core_hostfn", (void **)&scuda_core.hostfn},     {"scuda_core_image", (void **)&scuda_core.image},
       {"scuda_core_pin", (void **)&scuda_core.pin},
-      {"scuda_core_look", (void **)&scuda_core.look},         {"scuda_core_close", (void **)&scuda_core.close}};
+      {"scuda_core_look", (void **)&scuda_core.look},         {"scuda_core_figures", (void **)&scuda_core.figures},
+      {"scuda_core_close", (void **)&scuda_core.close}};
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
     *symbols[i].to = dlsym(core, symbols[i].name);
     if (!*symbols[i].to) {
@@ -258,6 +259,7 @@ int32_t scuda_version(int32_t *version) {
 __attribute__((destructor)) static void at_exit(void) {
   uint32_t mode = atomic_load(&scuda_live.mode);
   if (mode != SCUDA_REMOTE && mode != SCUDA_PROFILED && mode != SCUDA_CONFIGURED) return;
+  if (scuda_callbacks.last && core_started == getpid()) scuda_callbacks.last();
   set_mode(SCUDA_ENDED);
   scuda_trace_end();
   if (scuda_callbacks.exit) scuda_callbacks.exit();

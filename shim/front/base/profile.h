@@ -7,7 +7,8 @@
 #define SCUDA_PROFILE_ID \
   {0x7d, 0x0b, 0x1e, 0x35, 0xc0, 0x6f, 0x4a, 0x1d, 0x9f, 0x52, 0xa3, 0xe4, 0xc8, 0xb9, 0x6d, 0x21}
 
-/* A call of a driver function. The front keeps it on the caller's stack from enter to exit. */
+/* A call of a driver function. The front keeps it on the caller's stack from enter to exit. profiler is NULL where only
+ * the front's timeline wants to know. */
 struct scuda_profiled {
   const struct scuda_profiler *profiler; /* the front's */
   uint32_t function;           /* index of the exported function */
@@ -17,6 +18,7 @@ struct scuda_profiled {
   uint64_t context;            /* current at enter */
   int32_t result;              /* at exit */
   uint32_t correlation;        /* the profiler's, at enter: what the call's work is known by */
+  uint64_t entered;            /* the front's */
   uint64_t began, data;        /* the profiler's */
   uint32_t told, outer;        /* the profiler's */
 };

@@ -3,6 +3,7 @@
  * process's end; operations by their numbers, which the command line names. */
 #define _GNU_SOURCE
 #include "base/base.h"
+#include "base/events.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@ uint64_t scuda_trace_now(void) {
 void scuda_trace_setup(void) {
   const char *name = getenv("SCUDA_TRACE"), *metrics = getenv("SCUDA_METRICS");
   if (name && *name && strlen(name) < sizeof file - 16) strcpy(file, name);
-  if (!*file && !(metrics && *metrics)) return;
+  int timeline = scuda_events_open("gpu");
+  if (!*file && !(metrics && *metrics) && !timeline) return;
   began = scuda_trace_now();
   owner = getpid();
   scuda_tracing = 1;
@@ -43,7 +45,10 @@ void scuda_trace_note(uint32_t kind, uint32_t op, uint64_t since, uint64_t bytes
   add(&c->n, 1);
   add(&c->bytes, bytes);
   if (!since) return;
-  uint64_t ns = scuda_trace_now() - since, most = __atomic_load_n(&c->most, __ATOMIC_RELAXED);
+  uint64_t now = scuda_trace_now(), ns = now - since;
+  struct event_wait e = {.event.kind = EVENT_WAIT, .why = kind, .op = op, .began = since, .ended = now, .bytes = bytes};
+  scuda_event(&e, sizeof e, NULL, 0);
+  uint64_t most = __atomic_load_n(&c->most, __ATOMIC_RELAXED);
   add(&c->ns, ns);
   while (most < ns && !__atomic_compare_exchange_n(&c->most, &most, ns, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "calls/calls.h"
 #include "calls/profile.h"
+#include "calls/timeline.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -109,13 +110,14 @@ int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported b
 int32_t scuda_hand_cuInit(uint32_t flags) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
   static const struct scuda_callbacks callbacks = {.slot_ends = scuda_graph_dies, .upload = scuda_use_pinned_in,
-                                                   .exit = scuda_managed_end};
+                                                   .exit = scuda_managed_end, .last = scuda_timeline_ends};
+  uint64_t began = scuda_events_now();
   int32_t result = scuda_connect(&callbacks);
   if (result) return result;
   if (!scuda_gpu_count) return CUDA_ERROR_NO_DEVICE;
   uint32_t configured = SCUDA_CONFIGURED;
   atomic_compare_exchange_strong(&scuda_live.mode, &configured, SCUDA_REMOTE);
-  scuda_profile_begins();
+  scuda_profile_begins(began);
   return CUDA_SUCCESS;
 }
 

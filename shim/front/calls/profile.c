@@ -1,5 +1,6 @@
 /* The front's side of a profiler: calls are told to it at both ends, the server is asked for what its GPU did. */
 #include "calls/profile.h"
+#include "calls/timeline.h"
 
 #include <string.h>
 
@@ -9,7 +10,8 @@ uint32_t scuda_runtime_flags[SCUDA_RUNTIME_FLAGS];
 int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void *params) {
   const struct scuda_profiler *p = atomic_load(&attached);
   struct scuda_thread *t = scuda_thread();
-  if (!p) return 0;
+  int timeline = scuda_events_on();
+  if (!p && !timeline) return 0;
   memset(c, 0, sizeof *c);
   c->profiler = p;
   c->function = function;
@@ -17,7 +19,10 @@ int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void 
   c->params = params;
   c->context = t->current;
   c->before = t->correlation;
-  if (!p->enter(c)) return 0;
+  if (p && !p->enter(c)) c->profiler = NULL;
+  if (!c->profiler && !timeline) return 0;
+  if (!c->profiler) c->correlation = scuda_timeline_correlation();
+  if (timeline) c->entered = scuda_events_now();
   t->correlation = c->correlation;
   return 1;
 }
@@ -25,7 +30,8 @@ int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void 
 int32_t scuda_profile_exit(struct scuda_profiled *c, int32_t result) {
   scuda_thread()->correlation = c->before;
   c->result = result;
-  c->profiler->exit(c);
+  if (c->entered) scuda_timeline_called(c);
+  if (c->profiler) c->profiler->exit(c);
   return result;
 }
 
@@ -39,8 +45,9 @@ static void change_mode(uint32_t from, uint32_t to) {
   atomic_compare_exchange_strong(&scuda_live.mode, &from, to);
 }
 
-void scuda_profile_begins(void) {
-  if (atomic_load(&attached)) change_mode(SCUDA_REMOTE, SCUDA_PROFILED);
+void scuda_profile_begins(uint64_t connecting) {
+  scuda_timeline_begins(connecting);
+  if (atomic_load(&attached) || scuda_events_on()) change_mode(SCUDA_REMOTE, SCUDA_PROFILED);
 }
 
 int32_t scuda_profile_serves(void) {
@@ -55,7 +62,7 @@ int32_t scuda_profile_attach(const struct scuda_profiler *profiler) {
   if (profiler && now && now != profiler) return CUDA_ERROR_NOT_PERMITTED; /* libcupti.so.12 and .13 are two */
   atomic_store(&attached, profiler);
   if (profiler) change_mode(SCUDA_REMOTE, SCUDA_PROFILED);
-  else change_mode(SCUDA_PROFILED, SCUDA_REMOTE);
+  else if (!scuda_events_on()) change_mode(SCUDA_PROFILED, SCUDA_REMOTE);
   return CUDA_SUCCESS;
 }
 
@@ -94,6 +101,13 @@ int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got
   struct wire_profile_read m = {.bytes = bytes, .all = all};
   int32_t r = ask(OP_PROFILE_READ, &m, sizeof m, to, bytes, got);
   return !r && *got < sizeof(struct wire_profile_records) ? scuda_bad_reply("a profile's records") : r;
+}
+
+int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now) {
+  return (scuda_events_on() ? scuda_timeline_control : scuda_profile_control)(kinds, kept, now);
+}
+int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got) {
+  return (scuda_events_on() ? scuda_timeline_read : scuda_profile_read)(to, bytes, all, got);
 }
 
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids) {

@@ -9,7 +9,7 @@
 enum { SCUDA_RUNTIME_FLAGS = 1024 };
 extern uint32_t scuda_runtime_flags[SCUDA_RUNTIME_FLAGS]; /* by the runtime's callback id: its calls are told */
 void scuda_profile_runtime(uint32_t id, void *record);    /* of cudart, before and after a call */
-void scuda_profile_begins(void);                          /* a session began */
+void scuda_profile_begins(uint64_t connecting);           /* a session began; since when cuInit made it */
 
 int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void *params); /* 0: it is not told */
 int32_t scuda_profile_exit(struct scuda_profiled *c, int32_t result);
@@ -18,6 +18,9 @@ int32_t scuda_profile_exit(struct scuda_profiled *c, int32_t result);
 int32_t scuda_profile_serves(void);
 int32_t scuda_profile_attach(const struct scuda_profiler *profiler);
 uint32_t *scuda_profile_flags(uint32_t *count);
+/* as the table has them: a timeline is told as well */
+int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now);
+int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got);
 int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
 int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got);
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids);

@@ -131,6 +131,7 @@ uint32_t scuda_core_transfer(void *dst, uint64_t bytes, uint32_t thread, uint32_
 
 void scuda_core_pin(const void *p, uint64_t bytes) { (void)p, (void)bytes; }
 void scuda_core_look(void) {}
+void scuda_core_figures(uint64_t n[4]) { (void)n; }
 void scuda_core_send(uint64_t end) { (void)end; }
 int32_t scuda_core_overlaps(const void *p, uint64_t bytes) { return (void)p, (void)bytes, 0; }
 uint32_t scuda_core_source(const void *src, uint64_t bytes) { return (void)src, (void)bytes, 1; }
