@@ -23,22 +23,34 @@ func newTrace() *cobra.Command {
 	var address, tokenFile string
 	var asJSON bool
 	var probes probeOptions
+	var line timelineOptions
 	cmd := &cobra.Command{
-		Use:   "trace [flags] -- PROGRAM [ARG...]\n  scuda trace --ebpf [flags] [-p PID | -- PROGRAM [ARG...]]",
+		Use: "trace [flags] -- PROGRAM [ARG...]\n  scuda trace --kernels -o FILE [flags] -- PROGRAM [ARG...]\n" +
+			"  scuda trace --ebpf [flags] [-p PID | -- PROGRAM [ARG...]]",
 		Short: "Run a program and say where it waited for the GPU",
 		Long: `Run a program as 'scuda run' does, and afterwards say on standard error what its threads stood still for:
 synchronisation (an answer that tells of the GPU's work), other answers (a round trip each), bytes of copies, upload
 of modules, and the server's queue (the program was ahead of the server by the whole command ring). Asynchronous
 calls cost the program next to nothing and are only counted. Every process of the program is reported.
 
+With --kernels the server records what its GPU does meanwhile. FILE becomes a timeline for Perfetto and Chrome
+(https://ui.perfetto.dev): the program's calls and what they waited for, ranges of NVTX, bytes by transport, commands on
+the server, kernels and copies, and idle times of the GPU with their causes: the program, the network, the server, or
+another session. A table says why the GPU was idle, and --html writes a page. A process keeps 256 MiB of it at most, in
+files beside FILE while the program runs; what was kept stays when a process is killed.
+
 With --ebpf every call of the driver libraries, NVIDIA's or scuda's, is measured by probes in the kernel: of a
 program, of a running process, or of all processes until interrupted. The program need not use scuda. On a terminal
 the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
 		Example: `  scuda trace -- python3 train.py
+  scuda trace --kernels -o trace.json --html trace.html -- python3 train.py
   scuda trace --ebpf -- python3 train.py
   scuda trace --ebpf -p 1234 --folded stalls.txt`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := probes.check(cmd, args); err != nil {
+				return err
+			}
+			if err := line.check(probes.on); err != nil {
 				return err
 			}
 			if len(args) == 0 && !probes.on {
@@ -60,6 +72,12 @@ the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
 				return err
 			}
 			defer os.RemoveAll(folder)
+			if line.on {
+				defer func() { os.RemoveAll(line.folder) }()
+				if env, err = line.begin(env); err != nil {
+					return err
+				}
+			}
 			p := exec.CommandContext(cmd.Context(), args[0], args[1:]...)
 			p.Stdin, p.Stdout, p.Stderr = os.Stdin, os.Stdout, os.Stderr
 			p.Env = setEnv(env, "SCUDA_TRACE", filepath.Join(folder, "t"))
@@ -72,6 +90,11 @@ the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
 			if err := reportTraces(cmd.ErrOrStderr(), folder, time.Since(began), asJSON); err != nil {
 				return err
 			}
+			if line.on {
+				if err := line.end(cmd.ErrOrStderr()); err != nil {
+					return err
+				}
+			}
 			if status != nil {
 				return &exitError{max(status.ExitCode(), 1), fmt.Errorf("%s: %w", args[0], ended)}
 			}
@@ -80,6 +103,7 @@ the table is live. Needs root and Linux 5.15, better 6.6 or newer.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	probes.flags(cmd)
+	line.flags(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
 	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
@@ -157,6 +181,9 @@ func (c *traceCount) why() string {
 func (t *trace) stalls() (lines []stall, sent int64) {
 	for i := range t.Counts {
 		c := &t.Counts[i]
+		if c.Op == wire.OpProfile || c.Op == wire.OpProfileRead {
+			continue // of a profiler, or of --kernels
+		}
 		if c.Kind == "sent" {
 			sent += c.N
 			continue
