@@ -116,7 +116,7 @@ func TestManagedBySignal(t *testing.T) {
 func TestManagedFaults(t *testing.T) {
 	for _, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
-			s := serve(t)
+			s := serve(t, "--grace", "1s")
 			env := s.env("SCUDA_PAGER=" + pager)
 			for _, what := range []string{"handlers", "child", "calls", "reclaimed", "unwaited", "cycles", "runs", "batches"} {
 				p := start(t, env, program("managed_faults"), kernels, what)

@@ -10,12 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/transport"
 )
 
-// closedGrace is how long a session outlives connections that were all closed in order, without a farewell: a program
-// that was killed looks so, and a proxy that gives up. As long it outlives a main connection on which nothing has come
-// yet: a client that did not hear the welcome opens another session.
+// closedGrace is how long a session outlives connections that were all closed without a farewell: a program that was
+// killed looks so, and a proxy that gives up. As long it outlives a main connection on which nothing has come yet: a
+// client that did not hear the welcome opens another session.
 const closedGrace = 5 * time.Second
 
 // attachTimeout is how long another socket may take for the first words.
@@ -99,14 +101,21 @@ func (l *lines) setTimer() {
 	l.timer = time.AfterFunc(time.Until(l.since.Add(grace)), l.giveUp)
 }
 
-// closed says whether all connections were closed in order. mu is held.
+// closed says whether the peer's kernel has closed all connections, as it does when a program ends without a farewell:
+// in order, or with a reset where the program had not read all. What only breaks connections closes none of them in
+// order. mu is held.
 func (l *lines) closed() bool {
+	inOrder := false
 	for line, r := range l.all {
-		if !errors.Is(l.lost[line], io.EOF) && !r.IsOver() {
+		switch why := l.lost[line]; {
+		case errors.Is(why, io.EOF):
+			inOrder = true
+		case errors.Is(why, unix.ECONNRESET), errors.Is(why, unix.EPIPE), r.IsOver():
+		default:
 			return false
 		}
 	}
-	return true
+	return inOrder
 }
 
 // unheard says whether the client has never said anything: it may not have got the welcome. mu is held.
