@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 )
 
@@ -30,21 +31,26 @@ const attachTimeout = 10 * time.Second
 type lines struct {
 	grace time.Duration
 	log   *slog.Logger
+	page  *metrics.Page
 
 	mu     sync.Mutex
 	all    map[uint32]*transport.Resumable
 	lost   map[uint32]error // why, of those that have no socket
 	since  time.Time        // the first of them was lost
+	until  time.Time        // the session waits for its client
+	waits  bool             // ... which has been counted
 	timer  *time.Timer
 	joined map[uint32]*sync.Mutex // one socket after the other, of each
+	over   bool                   // the client has had its time
+	gaveUp error                  // ... and it was no client that had gone
 }
 
-func newLines(grace time.Duration, log *slog.Logger) *lines {
-	return &lines{grace: grace, log: log, all: make(map[uint32]*transport.Resumable), lost: make(map[uint32]error),
-		joined: make(map[uint32]*sync.Mutex)}
+func newLines(grace time.Duration, log *slog.Logger, page *metrics.Page) *lines {
+	return &lines{grace: grace, log: log, page: page, all: make(map[uint32]*transport.Resumable),
+		lost: make(map[uint32]error), joined: make(map[uint32]*sync.Mutex)}
 }
 
-// resumable makes a connection one that may get other sockets. With a nil receiver there is none such.
+// resumable makes a connection one that may get other sockets.
 func (l *lines) resumable(line uint32, c transport.Conn, w transport.Windows) (*transport.Resumable, error) {
 	r, err := transport.NewResumable(c, w.Reversed(), func(err error) { l.isLost(line, err) })
 	if err != nil {
@@ -72,6 +78,7 @@ func (l *lines) isLost(line uint32, why error) {
 	defer l.mu.Unlock()
 	if len(l.lost) == 0 {
 		l.since = time.Now()
+		l.waits = !l.over
 	}
 	l.lost[line] = why
 	l.log.Debug("a connection is lost", "line", line, "error", why)
@@ -84,6 +91,17 @@ func (l *lines) isBack(line uint32) {
 	defer l.mu.Unlock()
 	delete(l.lost, line)
 	l.setTimer()
+	if len(l.lost) == 0 {
+		l.endOutage()
+	}
+}
+
+// endOutage counts that the wait for the client is over. mu is held.
+func (l *lines) endOutage() {
+	if l.waits {
+		l.waits = false
+		l.page.Back(time.Since(l.since))
+	}
 }
 
 // setTimer sets the time at which the session ends as things are. mu is held.
@@ -91,14 +109,16 @@ func (l *lines) setTimer() {
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	if len(l.lost) == 0 {
+	if len(l.lost) == 0 || l.over {
 		return
 	}
 	grace := l.grace
 	if l.closed() || l.unheard() {
 		grace = min(grace, closedGrace)
 	}
-	l.timer = time.AfterFunc(time.Until(l.since.Add(grace)), l.giveUp)
+	l.until = l.since.Add(grace)
+	l.page.Lost(l.since, l.until)
+	l.timer = time.AfterFunc(time.Until(l.until), l.giveUp)
 }
 
 // closed says whether the peer's kernel has closed all connections, as it does when a program ends without a farewell:
@@ -128,7 +148,12 @@ func (l *lines) unheard() bool {
 func (l *lines) giveUp() {
 	l.mu.Lock()
 	var ends []func()
-	if len(l.lost) > 0 { // else it has come back just now
+	if len(l.lost) > 0 && !time.Now().Before(l.until) { // else it has come back just now, and may be lost again
+		if !l.closed() {
+			l.gaveUp = &awayError{l.grace, cmp.Or(l.lost[transport.LineMain], errLineLost)}
+		}
+		l.over = true
+		l.endOutage()
 		for line, r := range l.all {
 			why := cmp.Or(l.lost[line], l.lost[transport.LineMain], errLineLost)
 			ends = append(ends, func() { r.Fail(why) })
@@ -138,6 +163,27 @@ func (l *lines) giveUp() {
 	for _, end := range ends {
 		end()
 	}
+}
+
+// awayError is a client that has not come back.
+type awayError struct {
+	grace time.Duration
+	why   error // it was lost
+}
+
+func (e *awayError) Error() string {
+	return fmt.Sprintf("the client has not come back within %v (--grace); its connection was lost: %v", e.grace, e.why)
+}
+
+// ending is the error of a session whose executor gives one: that its client has not come back is more than what the
+// executor saw of it. With a nil receiver it is the executor's.
+func (l *lines) ending(err error) error {
+	if l == nil || err == nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.gaveUp, err)
 }
 
 var errLineLost = errors.New("the client has not come back to one of the session's connections")
@@ -162,7 +208,13 @@ func (l *lines) join(line uint32, c net.Conn, received uint64) error {
 		return c.Close()
 	}
 	l.isBack(line) // before it may be lost again
-	return r.Attach(c, received)
+	before := r.Replayed()
+	err = r.Attach(c, received)
+	l.page.Add(metrics.Replayed, int(r.Replayed()-before))
+	if err != nil {
+		l.isLost(line, err)
+	}
+	return err
 }
 
 // sayResumes says first on another socket how much was received.

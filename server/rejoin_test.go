@@ -3,43 +3,39 @@ package server
 import (
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/resume"
 )
 
-// Connections of a killed program are told from lost ones: the kernel closes all, and resets those with bytes that the
-// program had not read.
-func TestLinesClosed(t *testing.T) {
-	reset := fmt.Errorf("receive: %w", unix.ECONNRESET)
-	for name, c := range map[string]struct {
-		lost   [3]error
-		closed bool
-	}{
-		"in order":                 {[3]error{io.EOF, io.EOF, io.EOF}, true},
-		"unread bytes":             {[3]error{reset, io.EOF, reset}, true},
-		"sent to after its end":    {[3]error{io.EOF, io.EOF, unix.EPIPE}, true},
-		"one lives":                {[3]error{io.EOF, io.EOF, nil}, false},
-		"resets by something":      {[3]error{reset, reset, reset}, false},
-		"one is replaced":          {[3]error{io.EOF, transport.ErrReplaced, io.EOF}, false},
-		"one does not answer":      {[3]error{io.EOF, unix.ETIMEDOUT, io.EOF}, false},
-		"the network is not there": {[3]error{unix.EHOSTUNREACH, unix.EHOSTUNREACH, unix.EHOSTUNREACH}, false},
-	} {
-		l := newLines(time.Minute, nil)
-		for i, err := range c.lost {
-			l.all[uint32(i)] = new(transport.Resumable)
-			if err != nil {
-				l.lost[uint32(i)] = err
-			}
-		}
-		if got := l.closed(); got != c.closed {
-			t.Errorf("%s: %v", name, got)
-		}
+// resumable opens a session that outlives its connections.
+func (s *testServer) resumable() *link {
+	s.t.Helper()
+	h := hello(transport.KindCUDA)
+	h.Capabilities = append(transport.Offered(), transport.CapResume)
+	l, err := s.dial(h)
+	if err != nil {
+		s.t.Fatal(err)
 	}
+	return l
+}
+
+// further asks for another socket of a connection.
+func further(w *transport.Welcome, line uint32, epoch uint64) *transport.Hello {
+	h := hello(transport.KindResume)
+	h.Session, h.Secret, h.Purpose = w.Session, w.Secret, transport.KindResume
+	h.Line, h.Epoch, h.Number = line, epoch, transport.ResumeNumber(line, epoch)
+	return h
+}
+
+// reset breaks a link's connection.
+func (l *link) reset() {
+	_ = l.conn.(*net.TCPConn).SetLinger(0)
+	l.conn.Close()
 }
 
 // Another socket for a connection needs a ticket of the session, for just this connection and a socket that is later
@@ -51,12 +47,7 @@ func TestRejoin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			open := func() *transport.Welcome {
-				h := hello(transport.KindCUDA)
-				h.Capabilities = append(transport.Offered(), transport.CapResume)
-				l, err := s.dial(h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := s.resumable()
 				if l.welcome.Grace != 40*time.Second {
 					t.Errorf("the server keeps the session for %v", l.welcome.Grace)
 				}
@@ -65,12 +56,6 @@ func TestRejoin(t *testing.T) {
 			one, two, other := open(), open(), s.open(transport.KindCUDA).welcome
 			if other.Grace != 0 {
 				t.Errorf("a session that did not ask for it is kept for %v", other.Grace)
-			}
-			further := func(w *transport.Welcome, line uint32, epoch uint64) *transport.Hello {
-				h := hello(transport.KindResume)
-				h.Session, h.Secret, h.Purpose = w.Session, w.Secret, transport.KindResume
-				h.Line, h.Epoch, h.Number = line, epoch, transport.ResumeNumber(line, epoch)
-				return h
 			}
 			join := func(what string, h *transport.Hello, ok bool) {
 				t.Helper()
@@ -117,4 +102,55 @@ func TestRejoin(t *testing.T) {
 	if _, err := s.dial(h); !errors.Is(err, transport.ErrCapability) {
 		t.Errorf("a server without grace takes nobody back: %v", err)
 	}
+}
+
+// What an outage was is counted: that the session waits for its client, how long that took, and what was sent again.
+func TestOutagesAreCounted(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Grace, c.Metrics = time.Hour, "127.0.0.1:0" })
+	l := s.resumable()
+	s.shows("scuda_sessions_away 0")
+	s.shows("scuda_outage_seconds_count 0")
+	ping := l.next(wire.OpPing, 0, make([]byte, 8))
+	b := resume.AppendHeader(nil, resume.Header{Kind: resume.Bytes, Len: len(ping)})
+	if _, err := l.conn.Write(append(b, ping...)); err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, resume.HeaderSize)
+	if !readFull(l.conn, answer) {
+		t.Fatal("the ping was not answered")
+	}
+	h, err := resume.ParseHeader(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.Kind != resume.Bytes || h.Received != uint64(len(ping)) {
+		t.Fatalf("the answer is %+v", h)
+	}
+	l.reset() // nothing of it has arrived
+	s.shows("scuda_sessions_away 1")
+	s.shows("scuda_outage_seconds_count 0")
+
+	next, err := s.dial(further(l.welcome, transport.LineMain, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if received, err := transport.ReadResumes(next.conn); err != nil || received != uint64(len(ping)) {
+		t.Errorf("the server has received %d bytes (%v)", received, err)
+	}
+	s.shows("scuda_sessions_away 0")
+	s.shows("scuda_outage_seconds_count 1")
+	s.shows(fmt.Sprintf("scuda_outage_replayed_bytes_total %d", h.Len))
+	s.stop()
+}
+
+// A session whose client does not come back ends as such; one whose program was killed does not wait for that.
+func TestAway(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Grace, c.Metrics = 10*time.Millisecond, "127.0.0.1:0" })
+	s.resumable().reset()
+	s.shows(`scuda_sessions_ended_total{how="away",kind="cuda"} 1`)
+	s.logged("the client has not come back within 10ms")
+	s.resumable().conn.Close()
+	s.shows(`scuda_sessions_ended_total{how="left",kind="cuda"} 1`)
+	s.shows("scuda_sessions_away 0")
+	s.shows("scuda_outage_seconds_count 2")
 }

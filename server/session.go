@@ -264,6 +264,16 @@ func (s *sessions) all() (list []*session) {
 	return list
 }
 
+// away are those that wait for their clients.
+func (s *sessions) away(of func(*session) bool) (list []*session) {
+	for _, x := range s.all() {
+		if of(x) && !x.proc.glance().Lost.IsZero() {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
 // places says how many of a kind are taken, and how many of them by a tenant.
 func (s *sessions) places(k sessionKind, tenant string) (taken, limit, mine int) {
 	s.mu.Lock()
@@ -495,7 +505,7 @@ func (s *supervisor) serveSession(
 	case p.clean:
 		how = metrics.EndBroken
 		switch p.ended.How {
-		case metrics.EndLeft, metrics.EndTimeout, metrics.EndLimited:
+		case metrics.EndLeft, metrics.EndTimeout, metrics.EndLimited, metrics.EndAway:
 			how = p.ended.How
 		}
 		level := slog.LevelWarn

@@ -80,7 +80,7 @@ type worker struct {
 	page     *metrics.Shared
 	seat     *commons.Seat // comes before the session
 	ender    *ender        // of an NVML session; of the goroutine that listens
-	lines    *lines        // of a session that outlives its sockets, else nil; of that goroutine, too
+	lines    *lines        // of a session that outlives its sockets, else nil; set before there is one
 }
 
 func (w *worker) run() error {
@@ -138,7 +138,7 @@ func (w *worker) run() error {
 		return nil
 	}
 	ended := endedInfo{}
-	err = work()
+	err = w.lines.ending(work())
 	w.over.Store(true)
 	if ended.How = howEnded(err); err != nil {
 		ended.Reason = err.Error()
@@ -155,6 +155,8 @@ func howEnded(err error) string {
 	switch {
 	case err == nil:
 		return metrics.EndClosed
+	case errors.As(err, new(*awayError)):
+		return metrics.EndAway
 	case errors.Is(err, executor.ErrEnded):
 		return metrics.EndLeft
 	case errors.Is(err, executor.ErrTime):
@@ -390,7 +392,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 	}
 	log := w.log.With("session", info.ID)
 	if info.Grace > 0 {
-		w.lines = newLines(info.Grace, log)
+		w.lines = newLines(info.Grace, log, w.page.Page)
 		r, err := w.lines.resumable(transport.LineMain, conn, transport.MainWindows)
 		if err != nil {
 			return errors.Join(err, conn.Close())
@@ -472,7 +474,8 @@ func (w *worker) endStuck(log *slog.Logger) {
 		return
 	}
 	log.Warn("the client is gone and the driver does not return; the worker ends")
-	_ = w.line.Send(msgEnded, endedInfo{How: metrics.EndLeft, Reason: "the client went away while the GPU was busy"}, -1)
+	err := w.lines.ending(fmt.Errorf("%w while the GPU was busy", executor.ErrEnded))
+	_ = w.line.Send(msgEnded, endedInfo{How: howEnded(err), Reason: err.Error()}, -1)
 	os.Exit(1)
 }
 

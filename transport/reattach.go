@@ -15,28 +15,28 @@ import (
 func (r *Resumable) Lose(why error) { r.lose(why) }
 
 // lose notes that the socket is broken. What it brought may still be read.
-func (r *Resumable) lose(why error) {
-	if r.giveUp() {
-		r.lost(why)
-	}
-}
+func (r *Resumable) lose(why error) { r.giveUp(func() { r.lost(why) }) }
 
-// giveUp shuts the socket down, which wakes those who wait for it.
-func (r *Resumable) giveUp() bool {
+// giveUp shuts the socket down, which wakes those who wait for it. Whoever is told has been before another socket can
+// take its place.
+func (r *Resumable) giveUp(told func()) {
 	r.replacing.Lock()
 	defer r.replacing.Unlock()
 	if !r.state.CompareAndSwap(resumeAttached, resumeLost) {
-		return false
+		return
 	}
 	_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
 	r.changed.Ring()
-	return true
+	told()
 }
+
+// Replayed is how many bytes were sent again, on other sockets than the first.
+func (r *Resumable) Replayed() uint64 { return r.replayed.Load() }
 
 // Detach gives the socket up, and says how many bytes were received: from there on the peer has to send again. It fails
 // with [ErrOver] where the stream has ended, also by a farewell that came at last.
 func (r *Resumable) Detach() (received uint64, err error) {
-	r.giveUp() // before the locks, which somebody may hold who waits for the socket
+	r.giveUp(func() {}) // before the locks, which somebody may hold who waits for the socket
 	received, err = r.detach()
 	r.awaitPollers()
 	return received, err
@@ -100,6 +100,7 @@ func (r *Resumable) exchange(next dialled, received uint64) error {
 		r.end(err)
 		return err
 	}
+	r.replayed.Store(r.out.Replayed())
 	r.replacing.Lock()
 	defer r.replacing.Unlock()
 	if err := next.standFor(r.fd); err != nil {

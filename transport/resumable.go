@@ -56,6 +56,7 @@ type Resumable struct {
 	lends         atomic.Bool   // bytes are lent, so that news of the peer gives some back
 	readers       atomic.Int32  // who wait for bytes
 	pollers       atomic.Int32  // who ask the kernel about the descriptor
+	replayed      atomic.Uint64 // bytes that were sent again
 }
 
 var _ Conn = (*Resumable)(nil)
@@ -102,7 +103,7 @@ var (
 )
 
 // NewResumable makes one of a connection that it owns from then on: a Conn of [Dial] or [NewTLSConn]. lost is told of
-// each socket that breaks, by a thread that must not wait.
+// each socket that breaks, by a thread that must not wait, nor use the connection.
 func NewResumable(c Conn, w Windows, lost func(error)) (*Resumable, error) {
 	d, ok := c.(dialled)
 	if !ok {

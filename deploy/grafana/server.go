@@ -2,7 +2,7 @@ package main
 
 // server is the dashboard of servers, and of clients that offer metrics.
 var server = board{
-	file: "deploy/grafana/scuda.json", uid: "scuda", title: "scuda", version: 4,
+	file: "deploy/grafana/scuda.json", uid: "scuda", title: "scuda", version: 5,
 	marks: [][2]string{
 		{"Server shuts down", `scuda_draining{` + pick + `} == 1`},
 		{"Fallback to TCP", `increase(scuda_transport_changes_total{` + pick + `, to="tcp"}[1m]) > 0`},
@@ -18,6 +18,12 @@ var server = board{
 const (
 	waited   = "scuda_admission_wait_seconds"
 	admitted = pick + `, outcome="admitted"`
+)
+
+// The time that sessions waited for their clients, and those whose clients were given up.
+const (
+	outage = "scuda_outage_seconds"
+	away   = pick + `, how="away"`
 )
 
 var serverSections = []section{
@@ -142,6 +148,23 @@ var serverSections = []section{
 		{title: "Module cache", kind: "timeseries", unit: "ops", says: "Images that were asked for. A miss is sent once.",
 			queries: [][2]string{{rate("scuda_module_cache_requests_total", "result"), "{{result}}"}}},
 	}},
+	{"Outages (SCUDA_RESUME=1)", []panel{
+		{title: "Sessions without their clients", kind: "timeseries", unit: "short",
+			says:    "They have lost a connection and wait for their clients to come back, for the time of --grace.",
+			queries: [][2]string{{`sum by (instance) (scuda_sessions_away{` + pick + `})`, "{{instance}}"}}},
+		{title: "Outages, a minute", kind: "timeseries", unit: "short",
+			says: "Waits for clients that ended: these were back, or they were given up.", queries: [][2]string{
+				{orNone(`60 * (` + times(outage, "instance", pick) + `)`), "{{instance}}"},
+			}},
+		{title: "Time of outages", kind: "heatmap", unit: "s", says: "How many outages lasted how long.",
+			queries: [][2]string{{spread(outage), "{{le}}"}}},
+		{title: "Clients given up, a minute", kind: "timeseries", unit: "short", bad: 1,
+			says:    "Their sessions ended, as they were not back within --grace. Their programs' calls answer 46.",
+			queries: [][2]string{{orNone(`60 * ` + rateOf("scuda_sessions_ended_total", "instance", away)), "{{instance}}"}}},
+		{title: "Sent again", kind: "timeseries", unit: "Bps",
+			says:    "Bytes that workers sent again, because clients had not received them when a connection was lost.",
+			queries: [][2]string{{rate("scuda_outage_replayed_bytes_total", "instance"), "{{instance}}"}}},
+	}},
 	{"GPUs", []panel{
 		{title: "Memory in use", kind: "timeseries", unit: "bytes", says: "Of all programs, also of the machine's own.",
 			queries: [][2]string{{`scuda_gpu_memory_used_bytes{` + pick + `, gpu=~"$gpu"}`, "{{instance}} GPU {{gpu}}"}}},
@@ -158,5 +181,8 @@ var serverSections = []section{
 		{title: "Waiting of clients", kind: "timeseries", unit: "percentunit",
 			says:    "The part of the time in which a thread stood still for an answer or for bytes.",
 			queries: [][2]string{{rateOf("scuda_client_wait_seconds_sum", "instance, class", ""), "{{instance}} {{class}}"}}},
+		{title: "Outages of clients", kind: "timeseries", unit: "percentunit", bad: 0.1,
+			says:    "The part of the time in which a connection was lost and not there again.",
+			queries: [][2]string{{rateOf("scuda_client_outage_seconds_sum", "instance", ""), "{{instance}}"}}},
 	}},
 }

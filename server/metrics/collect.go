@@ -53,6 +53,8 @@ type Glance struct {
 	Active  time.Time // when there was last something to do; zero: never
 
 	ToDevice, ToHost uint64 // bytes that the client copied
+
+	Lost, Until time.Time // it waits for its client, since and until then; zero: it does not
 }
 
 // Glance looks at a worker's page; when it has ended there is nothing to see.
@@ -67,6 +69,9 @@ func (p *Pages) Glance(s *Shared) (g Glance) {
 	g.ToDevice, g.ToHost = s.Value(CopiedToDevice), s.Value(CopiedToHost)
 	if ns := s.active.Load(); ns > 0 {
 		g.Active = time.Unix(0, ns)
+	}
+	if ns := s.lost.Load(); ns > 0 {
+		g.Lost, g.Until = time.Unix(0, ns), time.Unix(0, s.until.Load())
 	}
 	return g
 }

@@ -22,7 +22,11 @@ type Page struct {
 	series     [series]atomic.Uint64
 	errors     [errorCodes]atomic.Uint64
 	histograms [histograms]histogram
-	active     atomic.Int64 // when there was last something to do, in nanoseconds of Unix's time; in sums it means nothing
+
+	// nanoseconds of Unix's time; in sums they mean nothing
+	active atomic.Int64 // when there was last something to do
+	lost   atomic.Int64 // since when the session waits for its client; 0: it does not
+	until  atomic.Int64 // how long it does
 }
 
 // Call counts a call and gives how many of its class there have been.
@@ -47,6 +51,20 @@ func (p *Page) Value(s Series) uint64 { return p.series[s].Load() }
 
 // Active says that there was something to do.
 func (p *Page) Active(when time.Time) { p.active.Store(when.UnixNano()) }
+
+// Lost says that the session has lost a connection, and until when it waits for its client to come back.
+func (p *Page) Lost(since, until time.Time) {
+	p.until.Store(until.UnixNano())
+	p.lost.Store(since.UnixNano())
+	p.Set(Away, 1)
+}
+
+// Back says that the wait for the client is over, after so long.
+func (p *Page) Back(lasted time.Duration) {
+	p.lost.Store(0)
+	p.Set(Away, 0)
+	p.Observe(Outage, int64(lasted))
+}
 
 // Observe notes a time of ns nanoseconds.
 func (p *Page) Observe(h Histogram, ns int64) { p.histograms[h].observe(ns) }

@@ -33,10 +33,12 @@ const (
 	RefusedPinned
 	RefusedVRAM
 	RefusedTenantVRAM
+	Replayed
 
 	QueueBytes // the first gauge
 	PendingWaits
 	PendingDownloads
+	Away
 
 	series int = iota
 )
@@ -87,6 +89,7 @@ const (
 	nameCalls     = "scuda_calls_total"
 	nameDuration  = "scuda_call_duration_seconds"
 	nameQueueWait = "scuda_queue_wait_seconds"
+	nameOutage    = "scuda_outage_seconds"
 )
 
 var table = [series]described{
@@ -114,9 +117,13 @@ var table = [series]described{
 	RefusedPinned:     {nameRefused, helpRefused, []string{"limit", "max-pinned-memory"}},
 	RefusedVRAM:       {nameRefused, helpRefused, []string{"limit", "max-vram"}},
 	RefusedTenantVRAM: {nameRefused, helpRefused, []string{"limit", "max-vram-per-tenant"}},
-	QueueBytes:        {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
-	PendingWaits:      {namePending, helpPending, []string{"kind", "synchronize"}},
-	PendingDownloads:  {namePending, helpPending, []string{"kind", "download"}},
+	Replayed: {"scuda_outage_replayed_bytes_total",
+		"Bytes that workers sent again, because their clients had not received them when a connection was lost.", nil},
+	QueueBytes:       {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
+	PendingWaits:     {namePending, helpPending, []string{"kind", "synchronize"}},
+	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},
+	Away: {"scuda_sessions_away",
+		"Sessions that have lost a connection and wait for their clients to come back.", nil},
 }
 
 // Histogram is a distribution of times in a [Page]. The first ones are those of classes of calls, by the same numbers.
@@ -125,6 +132,7 @@ type Histogram int
 // Histograms beside those of classes.
 const (
 	QueueWait Histogram = Histogram(class.Count) + iota
+	Outage
 
 	histograms int = class.Count + iota
 )
@@ -135,6 +143,9 @@ func describeHistogram(h Histogram) described {
 			"Time from when a worker turns to a call until it is answered or, where nobody waits for it, handed to the " +
 				"driver (one in 16 of those is timed), by class.",
 			[]string{"class", class.Class(h).String()}}
+	}
+	if h == Outage {
+		return described{nameOutage, "Time that sessions waited for their clients, until these were back or given up.", nil}
 	}
 	return described{nameQueueWait, "Time that commands had been in a worker's memory when it turned to them.", nil}
 }

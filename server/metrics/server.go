@@ -25,6 +25,7 @@ const (
 	EndCrashed = "crashed" // the worker process died
 	EndKilled  = "killed"  // the server ended the session: it shuts down, or somebody may not go on
 	EndLimited = "limited" // a limit of time ended it
+	EndAway    = "away"    // its client did not come back in time
 )
 
 // Build says which scuda it is.
@@ -97,7 +98,8 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 	for _, kind := range []string{KindCUDA, KindNVML} {
 		s.Sessions.WithLabelValues(kind)
 		s.Opened.WithLabelValues(kind)
-		for _, how := range []string{EndClosed, EndLeft, EndTimeout, EndBroken, EndCrashed, EndKilled, EndLimited} {
+		for _, how := range []string{EndClosed, EndLeft, EndTimeout, EndBroken, EndCrashed, EndKilled, EndLimited,
+			EndAway} {
 			s.Ended.WithLabelValues(kind, how)
 		}
 	}

@@ -33,6 +33,19 @@ func Session(t *Text, s *session.Session, version string) {
 	t.Family("scuda_client_transport_changes_total", "Times that the bulk data moved to another transport.", Counter)
 	t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Established.Load()), "from", "tcp", "to", "rdma")
 	t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Lost.Load()), "from", "rdma", "to", "tcp")
+	away := 0.0
+	if f.Away {
+		away = 1
+	}
+	t.Family("scuda_client_away", "Whether a connection is lost and the session tries to come back (1).", Gauge)
+	t.Sample("scuda_client_away", away)
+	t.Family("scuda_client_outage_seconds",
+		"Time without a connection that was lost, until it was there again or given up.", Summary)
+	t.Sample("scuda_client_outage_seconds_sum", f.Out.Seconds())
+	t.Sample("scuda_client_outage_seconds_count", float64(f.Outages))
+	t.Family("scuda_client_outage_replayed_bytes_total",
+		"Bytes that were sent again, because the server had not received them when a connection was lost.", Counter)
+	t.Sample("scuda_client_outage_replayed_bytes_total", float64(f.Replayed))
 	t.Family("scuda_client_pending_downloads", "Asynchronous downloads under way.", Gauge)
 	t.Sample("scuda_client_pending_downloads", float64(f.PendingDownload))
 	t.Family("scuda_client_queue_bytes", "Bytes of commands that have not been sent yet.", Gauge)

@@ -128,6 +128,7 @@ func (r *returns) isOver(back bool) {
 	if r.lost--; r.lost > 0 {
 		return
 	}
+	r.owner.shared.Outages.note(time.Since(r.since))
 	r.telling.Stop()
 	if r.said && back {
 		r.owner.log.Warn(fmt.Sprintf("back at the scuda server %s after %d s", r.owner.conn.Remote(),
@@ -228,7 +229,10 @@ func (r *returns) try(b *returning, received uint64) error {
 	if err != nil {
 		return err
 	}
-	return b.conn.Attach(c, there)
+	before := b.conn.Replayed()
+	err = b.conn.Attach(c, there)
+	r.owner.shared.Outages.add(b.conn.Replayed() - before)
+	return err
 }
 
 // reach makes a connection that is to be another socket, and says how much the server has received. count is that of

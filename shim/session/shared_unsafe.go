@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"scuda.dev/scuda/api/wire"
@@ -10,7 +11,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/base/core.h.
-const ABI = 8
+const ABI = 9
 
 // Shared is struct scuda_shared of shim/front/base/core.h, which explains it; the front owns the memory.
 type Shared struct {
@@ -38,7 +39,8 @@ type Shared struct {
 	TransfersPending uint32
 	News             uint64
 	Counts           *Counts // nil: nothing is counted
-	_                [40]byte
+	Outages          countOf // of the core's
+	_                [8]byte
 }
 
 // Kinds of what [Counts] count.
@@ -63,7 +65,17 @@ type Counts struct {
 	managed *[5]uint64
 }
 
-type countOf struct{ n, ns, _, bytes uint64 } // the third is the longest, which only the report of a trace tells
+type countOf struct{ n, ns, most, bytes uint64 } // most is the longest, which only the report of a trace tells
+
+// note counts one that is over. Only one thread may do so at a time, beside others that add bytes and read.
+func (c *countOf) note(lasted time.Duration) {
+	ns := uint64(max(lasted, 0))
+	atomic.StoreUint64(&c.most, max(c.most, ns))
+	atomic.AddUint64(&c.ns, ns)
+	atomic.AddUint64(&c.n, 1)
+}
+
+func (c *countOf) add(bytes uint64) { atomic.AddUint64(&c.bytes, bytes) }
 
 // Each calls f with every operation that has something to count of a kind: how often, for how many nanoseconds, how
 // many bytes.
@@ -114,6 +126,11 @@ type Figures struct {
 	Received, Sent  uint64 // bytes of the protocol over TCP
 	PendingDownload uint32
 	Ring            uint64 // bytes of commands that wait to be sent
+
+	Away     bool          // a connection is lost, and the session tries to come back
+	Outages  uint64        // times that it did so; they are over
+	Out      time.Duration // that these took
+	Replayed uint64        // bytes that were sent again
 }
 
 // traffic counts bytes of the protocol over TCP.
@@ -126,7 +143,9 @@ type traffic struct {
 func (s *Session) Figures() Figures {
 	f := Figures{
 		Lost: s.lost() != 0, Received: s.traffic.received.Load(), Sent: s.traffic.sent.Load(),
-		PendingDownload: atomic.LoadUint32(&s.shared.TransfersPending),
+		PendingDownload: atomic.LoadUint32(&s.shared.TransfersPending), Away: s.returns.away(),
+		Outages: atomic.LoadUint64(&s.shared.Outages.n), Out: time.Duration(atomic.LoadUint64(&s.shared.Outages.ns)),
+		Replayed: atomic.LoadUint64(&s.shared.Outages.bytes),
 	}
 	if head, tail := atomic.LoadUint64(&s.shared.Head), atomic.LoadUint64(&s.shared.Tail); tail > head {
 		f.Ring = tail - head

@@ -14,6 +14,7 @@ type Out struct {
 	now                  int // the segment of position sent, or one before it
 	taken, sent, written uint64
 	told                 uint64 // what the peer was told last of how much was received
+	replayed             uint64 // bytes that went to a socket and have to go to another one
 	ends                 bool   // the farewell is wanted
 
 	// the record under way
@@ -140,6 +141,9 @@ func (o *Out) Sent(n int) {
 	}
 }
 
+// Replayed is how many bytes went to a socket in vain, so that they have to be sent again: of all sockets so far.
+func (o *Out) Replayed() uint64 { return o.replayed }
+
 // Told is how much the peer was told last that was received.
 func (o *Out) Told() uint64 { return o.told }
 
@@ -191,6 +195,7 @@ func (o *Out) Resume(position uint64) error {
 	if err := o.Acknowledged(position); err != nil {
 		return err
 	}
+	o.replayed += o.sent - position
 	o.sent, o.left, o.body, o.bye, o.parted, o.told, o.now = position, nil, 0, false, false, 0, 0
 	return nil
 }

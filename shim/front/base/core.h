@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 8
+#define SCUDA_CORE_ABI 9
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload,
  * bye). tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with
@@ -66,6 +66,8 @@ struct scuda_shared {
    * stored, PROGRESS */
   uint64_t news;
   const struct scuda_counts *counts; /* NULL: nothing is counted */
+  /* core: times without a connection that were lost and made again, or could not be; bytes that were sent again */
+  struct scuda_count outages;
 };
 
 struct scuda_device {           /* one of the server's GPUs as the hello saw it */
