@@ -31,7 +31,9 @@ func newTrace() *cobra.Command {
 		Long: `Run a program as 'scuda run' does, and afterwards say on standard error what its threads stood still for:
 synchronisation (an answer that tells of the GPU's work), other answers (a round trip each), bytes of copies, upload
 of modules, and the server's queue (the program was ahead of the server by the whole command ring). Asynchronous
-calls cost the program next to nothing and are only counted. Every process of the program is reported.
+calls cost the program next to nothing and are only counted. Every process of the program is reported. With
+SCUDA_RESUME=1 there is a line for its outages: how often and how long it had lost a connection, and how many bytes it
+sent again. That time is in those of the calls which waited meanwhile.
 
 With --kernels the server records what its GPU does meanwhile. FILE becomes a timeline for Perfetto and Chrome
 (https://ui.perfetto.dev): the program's calls and what they waited for, ranges of NVTX, bytes by transport, commands on
@@ -156,6 +158,16 @@ var waits = map[uint16]bool{
 	cuda.OpCuMemFree_v2:          true, wire.OpCopyD2H: true,
 }
 
+// outage is the kind of what is counted of connections that were lost, and of no call.
+const outage = "outage"
+
+func (c *traceCount) call() string {
+	if c.Kind == outage {
+		return "-"
+	}
+	return operation(c.Op)
+}
+
 func operation(op uint16) string {
 	if op >= wire.OpLaunch {
 		return wire.OpName(op)
@@ -165,6 +177,8 @@ func operation(op uint16) string {
 
 func (c *traceCount) why() string {
 	switch {
+	case c.Kind == outage:
+		return outage
 	case c.Kind == "answer" && waits[c.Op]:
 		return "synchronisation"
 	case c.Kind == "answer":
@@ -188,7 +202,7 @@ func (t *trace) stalls() (lines []stall, sent int64) {
 			sent += c.N
 			continue
 		}
-		lines = append(lines, stall{c.why(), operation(c.Op), c.N, time.Duration(c.NS), time.Duration(c.Most), c.Bytes})
+		lines = append(lines, stall{c.why(), c.call(), c.N, time.Duration(c.NS), time.Duration(c.Most), c.Bytes})
 	}
 	slices.SortFunc(lines, func(a, b stall) int { return cmp.Compare(b.Time, a.Time) })
 	return lines, sent
@@ -261,6 +275,9 @@ func writeTrace(w io.Writer, pid int, lasted time.Duration, sent int64, lines []
 	sums := map[string]time.Duration{}
 	var all time.Duration
 	for _, l := range lines {
+		if l.Why == outage {
+			continue // calls waited meanwhile, or nothing did
+		}
 		sums[l.Why] += l.Time
 		all += l.Time
 	}

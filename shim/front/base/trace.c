@@ -59,6 +59,16 @@ void scuda_trace_error(int32_t result) {
     add(&counts.errors[result >= 0 && result < SCUDA_COUNT_ERRORS ? result : SCUDA_COUNT_ERRORS - 1], 1);
 }
 
+static void put(FILE *f, const char **sep, const char *kind, uint32_t op, const struct scuda_count *c) {
+  uint64_t n = __atomic_load_n(&c->n, __ATOMIC_RELAXED);
+  if (!n) return;
+  fprintf(f, "%s\n  {\"kind\": \"%s\", \"op\": %u, \"n\": %llu, \"ns\": %llu, \"most\": %llu, \"bytes\": %llu}", *sep,
+          kind, op, (unsigned long long)n, (unsigned long long)__atomic_load_n(&c->ns, __ATOMIC_RELAXED),
+          (unsigned long long)__atomic_load_n(&c->most, __ATOMIC_RELAXED),
+          (unsigned long long)__atomic_load_n(&c->bytes, __ATOMIC_RELAXED));
+  *sep = ",";
+}
+
 void scuda_trace_end(void) {
   if (!scuda_tracing || !*file || owner != getpid()) return;
   scuda_tracing = 0;
@@ -72,16 +82,9 @@ void scuda_trace_end(void) {
   fprintf(f, "{\"pid\": %d, \"ns\": %llu, \"counts\": [", (int)owner, (unsigned long long)(scuda_trace_now() - began));
   const char *sep = "";
   for (uint32_t k = 0; k < SCUDA_COUNT_KINDS; k++)
-    for (uint32_t i = 0; i < SCUDA_COUNT_CUDA + SCUDA_COUNT_WIRE; i++) {
-      struct scuda_count *c = &counts.of[k][i];
-      if (!c->n) continue;
-      fprintf(f, "%s\n  {\"kind\": \"%s\", \"op\": %u, \"n\": %llu, \"ns\": %llu, \"most\": %llu, \"bytes\": %llu}",
-              sep, kinds[k],
-              i < SCUDA_COUNT_CUDA ? i : i - SCUDA_COUNT_CUDA + FIRST_WIRE, (unsigned long long)c->n,
-              (unsigned long long)c->ns, (unsigned long long)c->most,
-              (unsigned long long)c->bytes);
-      sep = ",";
-    }
+    for (uint32_t i = 0; i < SCUDA_COUNT_CUDA + SCUDA_COUNT_WIRE; i++)
+      put(f, &sep, kinds[k], i < SCUDA_COUNT_CUDA ? i : i - SCUDA_COUNT_CUDA + FIRST_WIRE, &counts.of[k][i]);
+  put(f, &sep, "outage", 0, &scuda_shared.outages);
   fprintf(f, "\n]");
   static const char *const stats[SCUDA_MANAGED_STATS] = {"faults", "to_host", "to_device", "pushed", "pinned"};
   for (int i = 0; i < SCUDA_MANAGED_STATS; i++)
