@@ -34,6 +34,7 @@ type listed struct {
 	PID                                          int
 	Counted                                      *uint64 `json:"counted_bytes"`
 	Quota                                        uint64  `json:"quota_bytes"`
+	Away                                         *struct{ Seconds float64 }
 }
 
 func list(t *testing.T, env []string) (all []listed) {

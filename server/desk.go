@@ -126,6 +126,7 @@ func (s desk) Status(who admin.Who) admin.Status {
 		st.CUDAVersion = fmt.Sprintf("%d.%d", facts.DriverVersion/1000, facts.DriverVersion%1000/10)
 		st.GPUs = s.gpusOf(who, facts.Devices)
 	}
+	st.Away = len(s.sessions.away(func(x *session) bool { return mays(who, x.who) }))
 	if who.Role() == admin.RoleAdmin {
 		st.PID = os.Getpid()
 		for kind, to := range map[sessionKind]*admin.Places{cudaSession: &st.CUDA, nvmlSession: &st.NVML} {
@@ -241,8 +242,8 @@ func (x *session) describe(now time.Time, gpus []admin.Use, waits bool) admin.Se
 	if gpus == nil {
 		a.GPUs = []admin.Use{}
 	}
+	seen := x.proc.glance()
 	if !x.nvml {
-		seen := x.proc.glance()
 		a.Kind, a.State, a.Calls = admin.KindCUDA, admin.StateIdle, &seen.Calls
 		if seen.Active.Before(x.opened) {
 			seen.Active = x.opened
@@ -259,6 +260,10 @@ func (x *session) describe(now time.Time, gpus []admin.Use, waits bool) admin.Se
 	}
 	if waits {
 		a.State = admin.StateTurn
+	}
+	if !seen.Lost.IsZero() {
+		a.State = admin.StateAway
+		a.Away = &admin.Away{Since: seen.Lost, Seconds: max(0, now.Sub(seen.Lost).Seconds()), Until: seen.Until}
 	}
 	if x.ending.Load() != nil {
 		a.State = admin.StateEnding

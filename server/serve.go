@@ -452,7 +452,7 @@ func (s *supervisor) serveInfo(c arrival) error {
 	w, limits := s.welcome(c, s.facts.Load()), s.limits(c.who, &terms)
 	w.Devices = devicesWithin(seen(w.Devices, terms.GPUs), uint64(limits.MostVRAM()))
 	w.Load = &transport.Load{Uptime: time.Since(s.started).Seconds(), Draining: s.closed() != nil}
-	w.Load.Waiting = s.waiting.length()
+	w.Load.Waiting, w.Load.Away = s.waiting.length(), len(s.sessions.away(func(*session) bool { return true }))
 	w.Load.Sessions, w.Load.Places, w.Load.Mine = s.sessions.places(cudaSession, c.who.Name)
 	if err := sendWelcome(c, w); err != nil {
 		return nil // the peer is gone: there is nobody to tell

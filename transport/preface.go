@@ -121,6 +121,7 @@ type Load struct {
 	Places   int     // for such; 0: no limit
 	Mine     int     // those of the client's tenant
 	Waiting  int     `json:",omitempty"` // in the queue for such a place
+	Away     int     `json:",omitempty"` // sessions whose clients have lost their connections
 	Uptime   float64 // seconds
 	Draining bool    `json:",omitempty"` // it takes no new sessions
 }

@@ -44,6 +44,7 @@ type infoLoad struct {
 	Taken    int     `json:"taken"`   // of CUDA, with those that wait for a worker
 	Places   int     `json:"places"`  // 0: no limit
 	Waiting  int     `json:"waiting"` // programs in the queue for such a place
+	Away     int     `json:"away"`    // of all, that wait for their clients
 	Mine     int     `json:"of_this_tenant"`
 	Uptime   float64 `json:"server_uptime_seconds"`
 	Draining bool    `json:"draining"` // it takes no new ones
@@ -123,7 +124,7 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 		RoundTripUS: float64(trip.Nanoseconds()) / 1e3, Devices: []infoDevice{},
 	}
 	if l := w.Load; l != nil {
-		f.Sessions = &infoLoad{l.Sessions, l.Places, l.Waiting, l.Mine, l.Uptime, l.Draining}
+		f.Sessions = &infoLoad{l.Sessions, l.Places, l.Waiting, l.Away, l.Mine, l.Uptime, l.Draining}
 	}
 	for _, d := range w.Devices {
 		u := d.UUID
@@ -168,12 +169,12 @@ func (f *infoFacts) print(out io.Writer) {
 	fmt.Fprintf(out, "\ndriver      %s, CUDA %s\n", driver, f.CUDA)
 	fmt.Fprintf(out, "round trip  %.1f µs\n", f.RoundTripUS)
 	if l := f.Sessions; l != nil {
-		more := ""
-		if l.Waiting > 0 {
-			more = "; " + inQueue(l.Waiting)
-		}
-		if l.Draining {
-			more = "; it takes no new ones"
+		more := withoutClient(l.Away)
+		switch {
+		case l.Draining:
+			more += "; it takes no new ones"
+		case l.Waiting > 0:
+			more += "; " + inQueue(l.Waiting)
 		}
 		fmt.Fprintf(out, "sessions    %s taken, %d of this tenant; the server is up %s%s\n", taken(l.Taken, l.Places), l.Mine,
 			age(l.Uptime), more)

@@ -23,18 +23,20 @@ func newPS() *cobra.Command {
 		Short: "List the sessions of a server",
 		Long: `List the sessions of a server, the oldest first.
 ` + adminHelp + `
-MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says that
-the session's process has, contexts included. GPU% is the part of the last five seconds in which it used GPUs, as
-far as is known: of sessions that use one together, each counts in full, but where they take turns. STATE is busy
-(something was done for it in the last second, or waits to be done), turn (it waits for its turn on a GPU), idle,
-open (it uses NVML) or ending. LEASE is there where a session has one: its label, else its id. A program in CLIENT,
-PROGRAM and PID is what the client says. Columns that a narrow terminal has no room for are left out, unless --wide
-is given. Programs that wait for a place (--max-queue of scuda serve) are counted below.
+MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says
+that the session's process has, contexts included. GPU% is the part of the last five seconds in which it used GPUs,
+as far as is known: of sessions that use one together, each counts in full, but where they take turns. STATE is
+busy (something was done for it in the last second, or waits to be done), turn (it waits for its turn on a GPU),
+idle, open (it uses NVML), away (it has lost a connection and waits for its client to come back; AWAY says how long
+it has, and LEFT how long it will, before it ends) or ending. LEASE is there where a session has one: its label,
+else its id. A program in CLIENT, PROGRAM and PID is what the client says. Columns that a narrow terminal has no
+room for are left out, unless --wide is given. Programs that wait for a place (--max-queue of scuda serve) are
+counted below.
 
 --json prints a list, and of each session:
 
   id, kind         its id, and cuda or nvml
-  state            busy, turn, idle, open or ending
+  state            busy, turn, idle, open, away or ending
   tenant           in whose name it runs
   user, host       as the client says; address: where its connection comes from; tls: whether it has TLS
   program, pid     as the client says
@@ -42,6 +44,7 @@ is given. Programs that wait for a place (--max-queue of scuda serve) are counte
   profile          what it may do beside using GPUs
   opened           when it began; age_seconds, idle_seconds: since then, since its last command
   calls            carried out so far; null for NVML
+  away             of one that waits for its client: since, seconds (since then), until; else null
   gpus             those on which it has memory: index, uuid, memory_bytes
   counted_bytes    what counts against its limit; null without one
   quota_bytes      its limit of GPU memory, 0: none
@@ -109,6 +112,7 @@ var sessionColumns = []column{
 // one.
 func sessionTable(list []admin.Session) (columns []column, rows [][]string) {
 	columns, rows = withTurns(sessionColumns, sessionRows(list), list)
+	columns, rows = withAway(columns, rows, list)
 	if !slices.ContainsFunc(list, func(s admin.Session) bool { return s.Lease != "" }) {
 		return columns, rows
 	}
@@ -133,6 +137,22 @@ func withTurns(columns []column, rows [][]string, list []admin.Session) ([]colum
 			turns, waits = age(list[i].Turn), age(list[i].TurnWait)
 		}
 		rows[i] = append(rows[i], turns, waits)
+	}
+	return columns, rows
+}
+
+// withAway adds how long sessions have waited for their clients, and how long they will, where some do.
+func withAway(columns []column, rows [][]string, list []admin.Session) ([]column, [][]string) {
+	if !slices.ContainsFunc(list, func(s admin.Session) bool { return s.Away != nil }) {
+		return columns, rows
+	}
+	columns = append(slices.Clone(columns), column{name: "AWAY", right: true}, column{name: "LEFT", right: true})
+	for i := range list {
+		away, left := "-", "-"
+		if w := list[i].Away; w != nil {
+			away, left = age(w.Seconds), age(max(0, w.Until.Sub(w.Since).Seconds()-w.Seconds))
+		}
+		rows[i] = append(rows[i], away, left)
 	}
 	return columns, rows
 }

@@ -217,6 +217,7 @@ func (v *viewer) look(ctx context.Context, width int) ([]byte, error) {
 	}
 	fmt.Fprintf(&text, "%s\n\n", head)
 	columns, rows := withTurns(topColumns, rows, list)
+	columns, rows = withAway(columns, rows, list)
 	if err := writeTable(&text, width, columns, rows); err != nil {
 		return nil, err
 	}
@@ -246,6 +247,7 @@ func (v *viewer) sort(list []admin.Session, rates map[string]float64) {
 func summary(st *admin.Status) string {
 	text := fmt.Sprintf("scuda %s on %s, up %s: %s of CUDA, %d of NVML", st.Version, st.Address, age(st.Uptime),
 		taken(st.CUDA.Taken, st.CUDA.Limit), st.NVML.Taken)
+	text += withoutClient(st.Away)
 	if st.Waiting > 0 {
 		text += "; " + inQueue(st.Waiting)
 	}
@@ -253,6 +255,14 @@ func summary(st *admin.Status) string {
 		text += "; takes no new ones"
 	}
 	return text
+}
+
+// withoutClient says how many sessions wait for their clients.
+func withoutClient(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s without a client", sessions(n))
 }
 
 // inQueue says how many programs wait.

@@ -111,6 +111,32 @@ func TestTopWithoutServer(t *testing.T) {
 	}
 }
 
+// How long sessions have waited for their clients is shown where some do, and how long they will.
+func TestAwayInTables(t *testing.T) {
+	since := time.Now().Add(-70 * time.Second)
+	list := []admin.Session{
+		{ID: "aaaaaaaaaa", Kind: admin.KindCUDA, State: admin.StateIdle},
+		{ID: "bbbbbbbbbb", Kind: admin.KindCUDA, State: admin.StateAway,
+			Away: &admin.Away{Since: since, Seconds: 70, Until: since.Add(2 * time.Minute)}},
+	}
+	columns, rows := sessionTable(list)
+	var b strings.Builder
+	if err := writeTable(&b, 0, columns, rows); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{" AWAY  LEFT\n", " away ", " 1m10s   50s\n", " -     -\n"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+	if columns, _ := sessionTable(list[:1]); len(columns) != len(sessionColumns) {
+		t.Errorf("%d columns where all have their clients", len(columns))
+	}
+	if got := summary(&admin.Status{Away: 2}); !strings.Contains(got, "; 2 sessions without a client") {
+		t.Errorf("%q", got)
+	}
+}
+
 // What came of turns is shown where some session took them, and sorts.
 func TestTurnsInTables(t *testing.T) {
 	list := []admin.Session{

@@ -23,6 +23,7 @@ const (
 	StateTurn   = "turn"   // it waits for its turn on a GPU
 	StateIdle   = "idle"   // it has nothing to do
 	StateOpen   = "open"   // of NVML's, of which is not known what they do
+	StateAway   = "away"   // it has lost a connection, and waits for its client to come back
 	StateEnding = "ending" // the server ends it
 )
 
@@ -44,6 +45,7 @@ type Session struct {
 	Age     float64   `json:"age_seconds"`
 	Idle    float64   `json:"idle_seconds"` // since its last command; of NVML's: 0
 	Calls   *uint64   `json:"calls"`        // null: nobody counts them
+	Away    *Away     `json:"away"`         // null: it has its connections
 	GPUs    []Use     `json:"gpus"`         // on which it has memory, as the driver says
 	Counted *uint64   `json:"counted_bytes"`
 	Quota   uint64    `json:"quota_bytes"` // of GPU memory; 0: none, and then nothing is counted
@@ -58,6 +60,13 @@ type Session struct {
 	GPUShare   float64 `json:"gpu_share"`
 	Turn       float64 `json:"turn_seconds"`
 	TurnWait   float64 `json:"turn_wait_seconds"`
+}
+
+// Away is a session that waits for its client.
+type Away struct {
+	Since   time.Time `json:"since"`
+	Seconds float64   `json:"seconds"` // since then
+	Until   time.Time `json:"until"`   // it waits, and then ends
 }
 
 // Use is what a session has of a GPU.
@@ -93,6 +102,7 @@ type Status struct {
 	Started  time.Time `json:"started"`
 	Uptime   float64   `json:"uptime_seconds"`
 	Draining bool      `json:"draining"` // it takes no new sessions
+	Away     int       `json:"away"`     // sessions that wait for their clients
 	CUDA     Places    `json:"cuda_sessions"`
 	NVML     Places    `json:"nvml_sessions"`
 	Waiting  int       `json:"waiting"` // programs in the queue for a CUDA session

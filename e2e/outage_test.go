@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"scuda.dev/scuda/transport/chaos"
+)
+
+// TestOutage: both sides' metrics, scuda ps and scuda trace tell of a client that is away, and of what that was.
+func TestOutage(t *testing.T) {
+	s, env := administered(t, "--metrics", "127.0.0.1:0", "--grace", "1h")
+	theirs := s.await(s.out, `metrics on (http://\S+)`)[1]
+	p := s.through(t, chaos.Config{})
+	c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1", "SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info"),
+		scuda, "trace", "--json", "--", program("hold"), kernels, "16")
+	ours := c.await(c.err, `url=(http://\S+/metrics)`)[1]
+	c.await(c.out, "^ready$")
+	p.Reach(false)
+	p.Cut()
+	eventually(t, patience, "the session is without its client", func() bool { return list(t, env)[0].State == "away" })
+	x := list(t, env)[0]
+	if x.Away == nil || x.Away.Seconds < 0 || x.Away.Seconds > 3600 {
+		t.Errorf("%+v", x)
+	}
+	if text := ask(t, env, 0, "ps").out.String(); !strings.Contains(text, " away ") || !strings.Contains(text, "LEFT\n") {
+		t.Errorf("the table is\n%s", text)
+	}
+	eventually(t, patience, "the client is away", func() bool { return scrape(t, ours).value("scuda_client_away") == 1 })
+	if n := scrape(t, theirs).value("scuda_sessions_away"); n != 1 {
+		t.Errorf("the server counts %v sessions without their clients", n)
+	}
+	p.Reach(true)
+	eventually(t, patience, "the client is back", func() bool { return scrape(t, ours).value("scuda_client_away") == 0 })
+	eventually(t, patience, "the session has its client", func() bool { return list(t, env)[0].State != "away" })
+	if n := scrape(t, ours).value("scuda_client_outage_seconds"); n < 1 {
+		t.Errorf("the client counts %v outages", n)
+	}
+	if h := scrape(t, theirs)["scuda_outage_seconds"].GetMetric()[0].GetHistogram(); h.GetSampleCount() < 1 {
+		t.Errorf("the server counts %v", h)
+	}
+	c.stdin.Close()
+	if code := c.wait(patience); code != 0 {
+		t.Errorf("exit status %d\n%s", code, c.err)
+	}
+	var traces []struct {
+		Stalls []struct {
+			Why, Call string
+			Count     int64
+			NS        int64
+		}
+	}
+	text := c.err.String()
+	if err := json.Unmarshal([]byte(text[strings.Index(text, "[{"):]), &traces); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	found := false
+	for _, l := range traces[0].Stalls {
+		found = found || l.Why == "outage" && l.Call == "-" && l.Count > 0 && l.NS > 0
+	}
+	if !found {
+		t.Errorf("the trace has no outage:\n%s", text)
+	}
+}
