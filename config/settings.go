@@ -84,6 +84,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_MAX_SESSIONS_PER_CLIENT", Server: true},
 	{Name: "SCUDA_USAGE_LOG", Server: true},
 	{Name: "SCUDA_MAX_QUEUE", Server: true},
+	{Name: "SCUDA_MAX_AWAY", Server: true},
 	{Name: "SCUDA_MAX_VRAM_KEPT", Server: true},
 	{Name: "SCUDA_TURNS", Server: true},
 	{Name: "SCUDA_MPS", Server: true},

@@ -63,3 +63,24 @@ func TestOutage(t *testing.T) {
 		t.Errorf("the trace has no outage:\n%s", text)
 	}
 }
+
+// A session can be ended while its client is away, which is told why when it comes back.
+func TestKillAway(t *testing.T) {
+	s, env := administered(t, "--grace", "1h")
+	p := s.through(t, chaos.Config{})
+	c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1"), program("hold"), kernels, "16", "loop")
+	c.await(c.out, "^ready$")
+	p.Reach(false)
+	p.Cut()
+	eventually(t, patience, "the session is without its client", func() bool { return list(t, env)[0].State == "away" })
+	ask(t, env, 0, "kill", list(t, env)[0].ID, "--reason", "its place is needed")
+	if all := list(t, env); len(all) != 0 {
+		t.Errorf("left are %+v", all)
+	}
+	p.Reach(true)
+	c.await(c.err, "the server has ended it meanwhile: an administrator ends this session: its place is needed")
+	c.wait(patience)
+	if out := c.out.String(); !strings.Contains(out, "error 46\n") {
+		t.Errorf("its calls answered\n%s", out)
+	}
+}

@@ -37,6 +37,7 @@ const (
 	DefaultNVML      = 512
 	DefaultPerClient = 256
 	DefaultQueue     = 256
+	DefaultAway      = 64
 )
 
 // DefaultGrace is how long sessions outlive their connections where a [Config] says nothing.
@@ -123,6 +124,9 @@ type Config struct {
 	// Grace is how long a session outlives its connections, so that its client may come back; default [DefaultGrace],
 	// negative: not at all.
 	Grace time.Duration
+	// MaxAway is how many sessions may wait for their clients so: beyond it those end that have waited longest. 0:
+	// [DefaultAway], negative: any number.
+	MaxAway int
 
 	// UsageLog is the file that says what sessions used; "": one in StateDir, if there is one; [usage.None]: none.
 	UsageLog string
@@ -171,6 +175,7 @@ func (c Config) withDefaults() Config {
 	if c.Drain == 0 {
 		c.Drain = defaultDrain
 	}
+	c.MaxAway = cmp.Or(c.MaxAway, DefaultAway)
 	c.Grace = max(cmp.Or(c.Grace, DefaultGrace), 0)
 	c.Isolation = cmp.Or(c.Isolation, isolation.Auto)
 	if c.Log == nil {

@@ -284,7 +284,7 @@ func (s desk) End(ctx context.Context, who admin.Who, id, reason string) error {
 	if reason = transport.Printable(reason); reason != "" {
 		why, said = why+": "+reason, said+": "+reason
 	}
-	s.end(x, &ending{why, said})
+	s.end(x, &ending{reason: why, said: said})
 	select {
 	case <-x.gone:
 		return nil

@@ -6,6 +6,7 @@ import "time"
 type ending struct {
 	reason string // for the log
 	said   string // to the client, before
+	how    string // the metrics' word; "": killed
 }
 
 // kill ends a session that goes on for too long.

@@ -86,8 +86,8 @@ func (s *supervisor) withdrawn(who bearer) *ending {
 		if s.cfg.Tenants.Holds(who.Identity) {
 			return nil
 		}
-		return &ending{"its tenant's credential was withdrawn",
-			"the credential with which this session was opened was withdrawn; the session ends"}
+		return &ending{reason: "its tenant's credential was withdrawn",
+			said: "the credential with which this session was opened was withdrawn; the session ends"}
 	}
 	_, err := s.leases.Get(who.lease)
 	if err == nil {
@@ -110,7 +110,7 @@ func (s *supervisor) refused(who bearer) error {
 
 // leaseEnding is the end of a session whose lease is over.
 func leaseEnding(err error) *ending {
-	return &ending{err.Error(), "the session ends: " + err.Error()}
+	return &ending{reason: err.Error(), said: "the session ends: " + err.Error()}
 }
 
 // leaseOver ends the sessions of a lease that has expired.

@@ -149,7 +149,7 @@ func (l *lines) giveUp() {
 	l.mu.Lock()
 	var ends []func()
 	if len(l.lost) > 0 && !time.Now().Before(l.until) { // else it has come back just now, and may be lost again
-		if !l.closed() {
+		if !l.closed() && !l.unheard() {
 			l.gaveUp = &awayError{l.grace, cmp.Or(l.lost[transport.LineMain], errLineLost)}
 		}
 		l.over = true

@@ -32,6 +32,29 @@ func further(w *transport.Welcome, line uint32, epoch uint64) *transport.Hello {
 	return h
 }
 
+// speak sends a first command in a record, and reads the one with the answer: a session of whose client nothing
+// was heard is kept for a moment only. It gives how many bytes of the streams that were.
+func (l *link) speak() (sent, answered uint64) {
+	l.t.Helper()
+	ping := l.next(wire.OpPing, 0, make([]byte, 8))
+	b := resume.AppendHeader(nil, resume.Header{Kind: resume.Bytes, Len: len(ping)})
+	if _, err := l.conn.Write(append(b, ping...)); err != nil {
+		l.t.Fatal(err)
+	}
+	answer := make([]byte, resume.HeaderSize)
+	if !readFull(l.conn, answer) {
+		l.t.Fatal("the ping was not answered")
+	}
+	h, err := resume.ParseHeader(answer)
+	if err != nil || h.Kind != resume.Bytes || h.Received != uint64(len(ping)) {
+		l.t.Fatalf("the answer is %+v (%v)", h, err)
+	}
+	if !readFull(l.conn, make([]byte, h.Len)) { // a connection that is closed with unread bytes is reset
+		l.t.Fatal("the answer is not whole")
+	}
+	return h.Received, uint64(h.Len)
+}
+
 // reset breaks a link's connection.
 func (l *link) reset() {
 	_ = l.conn.(*net.TCPConn).SetLinger(0)
@@ -110,22 +133,7 @@ func TestOutagesAreCounted(t *testing.T) {
 	l := s.resumable()
 	s.shows("scuda_sessions_away 0")
 	s.shows("scuda_outage_seconds_count 0")
-	ping := l.next(wire.OpPing, 0, make([]byte, 8))
-	b := resume.AppendHeader(nil, resume.Header{Kind: resume.Bytes, Len: len(ping)})
-	if _, err := l.conn.Write(append(b, ping...)); err != nil {
-		t.Fatal(err)
-	}
-	answer := make([]byte, resume.HeaderSize)
-	if !readFull(l.conn, answer) {
-		t.Fatal("the ping was not answered")
-	}
-	h, err := resume.ParseHeader(answer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if h.Kind != resume.Bytes || h.Received != uint64(len(ping)) {
-		t.Fatalf("the answer is %+v", h)
-	}
+	sent, got := l.speak()
 	l.reset() // nothing of it has arrived
 	s.shows("scuda_sessions_away 1")
 	s.shows("scuda_outage_seconds_count 0")
@@ -134,22 +142,26 @@ func TestOutagesAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if received, err := transport.ReadResumes(next.conn); err != nil || received != uint64(len(ping)) {
+	if received, err := transport.ReadResumes(next.conn); err != nil || received != sent {
 		t.Errorf("the server has received %d bytes (%v)", received, err)
 	}
 	s.shows("scuda_sessions_away 0")
 	s.shows("scuda_outage_seconds_count 1")
-	s.shows(fmt.Sprintf("scuda_outage_replayed_bytes_total %d", h.Len))
+	s.shows(fmt.Sprintf("scuda_outage_replayed_bytes_total %d", got))
 	s.stop()
 }
 
 // A session whose client does not come back ends as such; one whose program was killed does not wait for that.
 func TestAway(t *testing.T) {
 	s := serve(t, func(c *Config) { c.Grace, c.Metrics = 10*time.Millisecond, "127.0.0.1:0" })
-	s.resumable().reset()
+	l := s.resumable()
+	l.speak()
+	l.reset()
 	s.shows(`scuda_sessions_ended_total{how="away",kind="cuda"} 1`)
 	s.logged("the client has not come back within 10ms")
-	s.resumable().conn.Close()
+	l = s.resumable()
+	l.speak()
+	l.conn.Close()
 	s.shows(`scuda_sessions_ended_total{how="left",kind="cuda"} 1`)
 	s.shows("scuda_sessions_away 0")
 	s.shows("scuda_outage_seconds_count 2")

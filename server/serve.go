@@ -188,6 +188,9 @@ func Serve(ctx context.Context, cfg Config) error {
 	}
 	s.handlers.Go(func() { s.reload(s.stop) })
 	s.handlers.Go(func() { s.turns.run(s.stop) })
+	if s.cfg.Grace > 0 && s.cfg.MaxAway > 0 {
+		s.handlers.Go(func() { boundAway(s.stop, s) })
+	}
 	s.handlers.Go(func() { s.leases.Watch(s.stop, s.leaseOver) })
 	accepting := make(chan error, 1)
 	go func() { accepting <- s.accept() }()
@@ -402,6 +405,9 @@ func (s *supervisor) refuse(c peer, log *slog.Logger, err error) {
 	}
 	if r := (*refusal)(nil); errors.As(err, &r) {
 		w.Status = r.status
+	}
+	if e := (*transport.SessionEnded)(nil); errors.As(err, &e) {
+		w.Ended = e.Reason
 	}
 	if w.Status == transport.StatusFailed { // what failed may name paths, users and processes of this machine
 		w.Error = "look into the server's log"

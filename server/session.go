@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -56,6 +57,7 @@ type sessions struct {
 
 	mu       sync.Mutex
 	byID     map[string]*session
+	past     []past // that have ended, the latest last
 	taken    [kinds]int
 	kept     uint64                       // of that memory
 	byClient map[netip.Prefix]*[kinds]int // places taken
@@ -214,10 +216,15 @@ func (s *sessions) find(c arrival) *session {
 	defer s.mu.Unlock()
 	h := c.Hello
 	x, ok := s.byID[h.Session]
-	if !ok || x.nvml || x.who.Name != c.who.Name || x.who.lease != c.who.lease || x.secure != isTLS(c) || !x.permits(c) {
+	if !ok || !x.admits(c) {
 		return nil
 	}
 	return x
+}
+
+// admits says whether a further connection is the session's client's. sessions.mu is held.
+func (x *session) admits(c arrival) bool {
+	return !x.nvml && x.who.Name == c.who.Name && x.who.lease == c.who.lease && x.secure == isTLS(c) && x.permits(c)
 }
 
 // tickets is how many further connections a session may have for a purpose.
@@ -261,16 +268,6 @@ func (s *sessions) named(id string) *session {
 // all are those that have a worker.
 func (s *sessions) all() (list []*session) {
 	s.each(func(x *session) { list = append(list, x) })
-	return list
-}
-
-// away are those that wait for their clients.
-func (s *sessions) away(of func(*session) bool) (list []*session) {
-	for _, x := range s.all() {
-		if of(x) && !x.proc.glance().Lost.IsZero() {
-			list = append(list, x)
-		}
-	}
 	return list
 }
 
@@ -494,19 +491,23 @@ func (s *supervisor) serveSession(
 	}
 	leave() // before anybody reads that the session is over
 	lasted := slog.Duration("lasted", time.Since(began).Round(time.Millisecond))
-	how := metrics.EndCrashed
+	how, why := metrics.EndCrashed, ""
 	switch {
 	case p.clean && p.ended.How == metrics.EndClosed:
 		how = metrics.EndClosed
 		log.Info("session closed", lasted, "calls", p.ended.Calls)
 	case x.ending.Load() != nil:
-		how = metrics.EndKilled
-		log.Warn("the server ended the session", lasted, "calls", p.final.Calls, "reason", x.ending.Load().reason)
+		e := x.ending.Load()
+		how, why = cmp.Or(e.how, metrics.EndKilled), e.said
+		log.Warn("the server ended the session", lasted, "calls", p.final.Calls, "reason", e.reason)
 	case p.clean:
 		how = metrics.EndBroken
 		switch p.ended.How {
 		case metrics.EndLeft, metrics.EndTimeout, metrics.EndLimited, metrics.EndAway:
 			how = p.ended.How
+		}
+		if how == metrics.EndAway {
+			why = p.ended.Reason
 		}
 		level := slog.LevelWarn
 		if how == metrics.EndLeft {
@@ -517,6 +518,7 @@ func (s *supervisor) serveSession(
 	default:
 		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
 	}
+	s.sessions.bury(x, why) // before it cannot be found any more
 	s.metrics.Ended.WithLabelValues(kind, how).Inc()
 	over(how)
 	return nil
@@ -533,7 +535,7 @@ func (s *supervisor) join(c arrival) error {
 	}
 	x := s.sessions.find(c)
 	if x == nil {
-		return refusef(transport.StatusSession, "no such session; it may have ended")
+		return s.sessions.endOf(c)
 	}
 	w := greeting(hello)
 	w.Session = x.id

@@ -77,6 +77,11 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
+// SessionEnded says why there is no session any more to which a client wanted to come back.
+type SessionEnded struct{ Reason string }
+
+func (e *SessionEnded) Error() string { return e.Reason }
+
 // Status is the server's answer to a preface.
 type Status uint32
 
@@ -161,6 +166,9 @@ func refusal(to Target, w *Welcome) *Error {
 	if w.Status == StatusToken && (w.Error == "" || w.Error == ErrToken.Error()) { // else it says what is wrong and helps
 		e.Remedy = "run scuda login " + address + " with the one that the server was started with, or correct " +
 			"SCUDA_TOKEN or SCUDA_TOKEN_FILE"
+	}
+	if w.Status == StatusSession && w.Ended != "" {
+		e.Err = &SessionEnded{w.Ended}
 	}
 	if w.Error != "" {
 		e.Detail += ": " + w.Error

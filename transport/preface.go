@@ -106,6 +106,7 @@ type Welcome struct {
 	Acknowledged uint64 `json:",omitempty"` // position of the client's stream up to which the server has everything
 	// Grace is how long the server keeps a session that has lost its connections.
 	Grace time.Duration `json:",omitempty"`
+	Ended string        `json:",omitempty"` // why there is no such session any more
 
 	Load *Load `json:",omitempty"` // of an information session
 

@@ -30,7 +30,7 @@ import (
 // serveFlags are the options of `scuda serve`, beside -l (token-file and log have a meaning for clients, too).
 var serveFlags = append([]string{
 	"config", "gpu", "token-file", "insecure", "cache-dir", "cache-size", "share-images", "max-sessions",
-	"max-sessions-per-client", "max-queue", "max-vram-kept", "turns", "mps", "max-nvml-sessions",
+	"max-sessions-per-client", "max-queue", "max-away", "max-vram-kept", "turns", "mps", "max-nvml-sessions",
 	"usage-log", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "grace", "log", "log-format", "metrics", "admin",
 	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
@@ -87,6 +87,7 @@ type serveOptions struct {
 	direct    string
 	drain     time.Duration
 	grace     time.Duration
+	away      int
 	log       string
 	logFormat string
 	metrics   string
@@ -229,6 +230,8 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.grace, "grace", server.DefaultGrace,
 		"`TIME` that a session outlives its connections: its program goes on if they can be made again within it; 0: it "+
 			"ends with them")
+	f.IntVar(&o.away, "max-away", server.DefaultAway,
+		"`N` sessions that may wait for their clients so; beyond it those end that have waited longest; 0: no limit")
 	f.StringVar(&o.log, "log", "info", "`LEVEL` debug, info, warn or error, and optionally ,file=PATH")
 	f.StringVar(&o.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.StringVar(&o.metrics, "metrics", "",
@@ -275,9 +278,9 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 	if _, err := sim.ParseSpec(sim.Config{}, spec); err != nil {
 		return nil, fmt.Errorf("--gpu %s: %w", o.gpu, err)
 	}
-	if min(o.sessions, o.warm, o.client, o.nvml, o.queue) < 0 {
-		return nil, errors.New(
-			"--max-sessions, --max-sessions-per-client, --max-nvml-sessions, --max-queue and --warm cannot be negative")
+	if min(o.sessions, o.warm, o.client, o.nvml, o.queue, o.away) < 0 {
+		return nil, errors.New("--max-sessions, --max-sessions-per-client, --max-nvml-sessions, --max-queue, --max-away " +
+			"and --warm cannot be negative")
 	}
 	c := &server.Config{Addr: completePort(o.listen), Insecure: o.insecure, GPU: kind, Sim: spec,
 		NVMLSettings: o.settings, SimMemory: uint64(o.simMemory), CacheDir: o.cacheDir, Warm: o.warm, MaxSessions: o.sessions,
@@ -285,6 +288,7 @@ func (o *serveOptions) config(stderr io.Writer) (*server.Config, error) {
 		Drain: o.drain, Profiles: o.profiles, Limits: &o.limits, Admin: o.admin,
 		UsageLog: o.usage, Turns: o.turns}
 	c.MaxPerClient, c.MaxNVML, c.MaxQueue, c.KeptVRAM = limit(o.client), limit(o.nvml), limit(o.queue), uint64(o.kept)
+	c.MaxAway = limit(o.away)
 	if c.Drain == 0 {
 		c.Drain = -1 // the server's word for not at all
 	}

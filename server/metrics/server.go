@@ -26,6 +26,7 @@ const (
 	EndKilled  = "killed"  // the server ended the session: it shuts down, or somebody may not go on
 	EndLimited = "limited" // a limit of time ended it
 	EndAway    = "away"    // its client did not come back in time
+	EndCrowded = "crowded" // it waited for its client as too many others did
 )
 
 // Build says which scuda it is.
@@ -99,7 +100,7 @@ func NewServer(b Build, readGPUs func() ([]GPU, error)) *Server {
 		s.Sessions.WithLabelValues(kind)
 		s.Opened.WithLabelValues(kind)
 		for _, how := range []string{EndClosed, EndLeft, EndTimeout, EndBroken, EndCrashed, EndKilled, EndLimited,
-			EndAway} {
+			EndAway, EndCrowded} {
 			s.Ended.WithLabelValues(kind, how)
 		}
 	}

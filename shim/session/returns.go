@@ -154,6 +154,7 @@ func (r *returns) comeBack(b *returning, why error, until time.Time) error {
 	if b.line == transport.LineMain {
 		r.reader.takeRest(b.conn) // the server may have said why it breaks off
 	}
+	var over *transport.SessionEnded
 	for pause := time.Duration(0); ; pause = longer(pause) {
 		rest(r.dialer.ctx, pause, b.conn.Ended())
 		received, err := b.conn.Detach()
@@ -164,6 +165,8 @@ func (r *returns) comeBack(b *returning, why error, until time.Time) error {
 		switch {
 		case err == nil:
 			return nil
+		case errors.As(err, &over):
+			return over
 		case errors.Is(err, transport.ErrSession):
 			return &goneError{why}
 		case r.dialer.ctx.Err() != nil:

@@ -273,6 +273,8 @@ func reason(err error) string {
 	switch {
 	case errors.As(err, new(*awayError)), errors.As(err, new(*goneError)):
 		return err.Error()
+	case errors.As(err, new(*transport.SessionEnded)):
+		return "the server has ended it meanwhile: " + err.Error()
 	case errors.Is(err, io.EOF):
 		return "the server closed the connection (it, or the worker that served this process, has ended)"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
