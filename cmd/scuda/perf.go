@@ -238,14 +238,6 @@ func newPerfMerge() *cobra.Command {
 	return cmd
 }
 
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
-}
-
 // completeEntry completes the name of an entry of scuda's own suite.
 func completeEntry(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 	for _, e := range perf.Default().Entries {

@@ -98,3 +98,11 @@ func (o *timelineOptions) end(w io.Writer) error {
 	}
 	return nil
 }
+
+func writeFile(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}

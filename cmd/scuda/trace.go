@@ -31,9 +31,9 @@ func newTrace() *cobra.Command {
 		Long: `Run a program as 'scuda run' does, and afterwards say on standard error what its threads stood still for:
 synchronisation (an answer that tells of the GPU's work), other answers (a round trip each), bytes of copies, upload
 of modules, and the server's queue (the program was ahead of the server by the whole command ring). Asynchronous
-calls cost the program next to nothing and are only counted. Every process of the program is reported. With
-SCUDA_RESUME=1 there is a line for its outages: how often and how long it had lost a connection, and how many bytes it
-sent again. That time is in those of the calls which waited meanwhile.
+calls cost the program next to nothing and are only counted. Every process of the program is reported. Where it had
+lost a connection there is a line for its outages: how often and how long, and how many bytes it sent again. That time
+is in those of the calls which waited meanwhile.
 
 With --kernels the server records what its GPU does meanwhile. FILE becomes a timeline for Perfetto and Chrome
 (https://ui.perfetto.dev): the program's calls and what they waited for, ranges of NVTX, bytes by transport, commands on

@@ -148,7 +148,7 @@ var serverSections = []section{
 		{title: "Module cache", kind: "timeseries", unit: "ops", says: "Images that were asked for. A miss is sent once.",
 			queries: [][2]string{{rate("scuda_module_cache_requests_total", "result"), "{{result}}"}}},
 	}},
-	{"Outages (SCUDA_RESUME=1)", []panel{
+	{"Outages", []panel{
 		{title: "Sessions without their clients", kind: "timeseries", unit: "short",
 			says:    "They have lost a connection and wait for their clients to come back, for the time of --grace.",
 			queries: [][2]string{{`sum by (instance) (scuda_sessions_away{` + pick + `})`, "{{instance}}"}}},
