@@ -52,7 +52,8 @@ func TestOutage(t *testing.T) {
 		}
 	}
 	text := c.err.String()
-	if err := json.Unmarshal([]byte(text[strings.Index(text, "[{"):]), &traces); err != nil {
+	_, list, _ := strings.Cut(text, "[{")
+	if err := json.Unmarshal([]byte("[{"+list), &traces); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	found := false
