@@ -56,14 +56,19 @@ func (s *server) closed() int {
 func TestKilledClient(t *testing.T) {
 	const mib = 512
 	for name, c := range map[string]struct {
-		grace string
-		more  []string
-	}{"idle": {grace: "1h"}, "calling": {grace: "1s", more: []string{"loop"}}} {
+		resume, grace string
+		more          []string
+	}{
+		"without resuming":        {resume: "0", grace: "1h", more: []string{"loop"}},
+		"idle":                    {resume: "1", grace: "1h"},
+		"in the middle of a call": {resume: "1", grace: "1s", more: []string{"loop"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, "--max-sessions", "1", "--grace", c.grace)
 			var first int64 // bytes free before there was a client
 			for i := range 2 {
-				p := s.client(t, "hold", append([]string{strconv.Itoa(mib)}, c.more...)...)
+				p := start(t, s.env("SCUDA_RESUME="+c.resume), program("hold"),
+					append([]string{kernels, strconv.Itoa(mib)}, c.more...)...)
 				free, _ := strconv.ParseInt(p.await(p.out, `^free (\d+)$`)[1], 10, 64)
 				if first == 0 {
 					first = free

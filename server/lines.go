@@ -37,6 +37,7 @@ type lines struct {
 	all    map[uint32]*transport.Resumable
 	lost   map[uint32]error // why, of those that have no socket
 	since  time.Time        // the first of them was lost
+	last   time.Time        // ... and the last
 	until  time.Time        // the session waits for its client
 	waits  bool             // ... which has been counted
 	timer  *time.Timer
@@ -80,6 +81,7 @@ func (l *lines) isLost(line uint32, why error) {
 		l.since = time.Now()
 		l.waits = !l.over
 	}
+	l.last = time.Now()
 	l.lost[line] = why
 	l.log.Debug("a connection is lost", "line", line, "error", why)
 	l.setTimer()
@@ -112,11 +114,10 @@ func (l *lines) setTimer() {
 	if len(l.lost) == 0 || l.over {
 		return
 	}
-	grace := l.grace
-	if l.closed() || l.unheard() {
-		grace = min(grace, closedGrace)
+	l.until = l.since.Add(l.grace)
+	if end := l.last.Add(closedGrace); (l.closed() || l.unheard()) && end.Before(l.until) {
+		l.until = end // counted from the last: a client that gives up all for the silence of one closes them late
 	}
-	l.until = l.since.Add(grace)
 	l.page.Lost(l.since, l.until)
 	l.timer = time.AfterFunc(time.Until(l.until), l.giveUp)
 }
