@@ -56,12 +56,13 @@ demo: build ## train a small GPT on a simulated GPU that another process serves 
 	$(call step,the demo,build/scuda demo --gpu sim:cc=12.0)
 
 SPEED := perf/results/2026-11-22-h200-speed.json
+# Not within the step: a comma there ends its argument.
+SHOT := chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=920,1020 --screenshot
 pictures: build needs-test ## make the pictures of the documents anew: the recorded demonstration, the reports
 	$(call step,the demonstration,$(GO) run ./examples/picture -o docs/demo.svg build/scuda demo)
 	$(call step,the chart of the README,$(GO) run ./perf/bench/table)
 	$(call step,the report,build/scuda perf report $(SPEED) --html build/report-h200.html && \
-	chromium --headless --no-sandbox --hide-scrollbars --window-size=920,1020 --screenshot=docs/perf-report.png \
-	build/report-h200.html)
+	$(SHOT)=docs/perf-report.png build/report-h200.html)
 	$(call step,the page of a timeline,./timeline/picture.sh build/scuda docs/timeline.png)
 
 site: check-go needs-site ## build the documents as a site, with search, in build/site/html (about half a minute)
