@@ -1,32 +1,11 @@
 /* Markers and ranges of the program's, which it makes by NVTX. NVTX is in headers: a program that uses it opens the
  * library that NVTX_INJECTION64_PATH names, at its first call, and hands it tables of its functions to be filled. */
 #include "cupti.h"
+#include "../nvtx/nvtx.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <wchar.h>
-
-/* Of NVTX 3: a table of functions, modules of it, their functions. */
-enum { CALLBACKS = 1, CORE = 1, CORE2 = 5 };
-enum {
-  MARK_EX = 1, MARK, MARK_WIDE, RANGE_START_EX, RANGE_START, RANGE_START_WIDE, RANGE_END, PUSH_EX, PUSH, PUSH_WIDE, POP,
-  DOMAIN_MARK_EX = 1, DOMAIN_RANGE_START_EX, DOMAIN_RANGE_END, DOMAIN_PUSH_EX, DOMAIN_POP,
-  DOMAIN_REGISTER = 10, DOMAIN_REGISTER_WIDE, DOMAIN_CREATE, DOMAIN_CREATE_WIDE
-};
-typedef void (*function)(void);
-struct callbacks {
-  size_t bytes;
-  int (*functions)(uint32_t module, function ***table, uint32_t *count);
-};
-enum { TEXT = 1, WIDE, REGISTERED };
-struct attributes {
-  uint16_t version, bytes;
-  uint32_t category, color_type, color, payload_type, reserved;
-  uint64_t payload;
-  uint32_t message_type, padding;
-  const void *message;         /* a registered one is interned by us */
-};
 
 static const char *text(const char *t) { return t ? cupti_intern(t, strlen(t)) : NULL; }
 
@@ -34,27 +13,18 @@ static const char *wide(const wchar_t *w) {
   if (!w) return NULL;
   size_t n = 0, most = 4 * wcslen(w) + 1;
   char *p = malloc(most);
-  for (; p && *w; w++) { /* UTF-8, whatever the locale is */
-    uint32_t c = (uint32_t)*w;
-    if (c < 0x80) {
-      p[n++] = (char)c;
-      continue;
-    }
-    int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-    p[n++] = (char)(0xff00u >> (more + 1) | (c >> 6 * more & (0x3fu >> more)));
-    while (more--) p[n++] = (char)(0x80 | (c >> 6 * more & 0x3f));
-  }
+  for (; p && *w; w++) n += nvtx_utf8(p + n, (uint32_t)*w);
   const char *t = p ? cupti_intern(p, n) : NULL;
   free(p);
   return t;
 }
 
-static const char *text_of(const struct attributes *a) {
+static const char *text_of(const struct nvtx_attributes *a) {
   if (!a || !a->message) return "";
   switch (a->message_type) {
-  case TEXT: return text(a->message);
-  case WIDE: return wide(a->message);
-  case REGISTERED: return a->message;
+  case NVTX_MESSAGE_ASCII: return text(a->message);
+  case NVTX_MESSAGE_UNICODE: return wide(a->message);
+  case NVTX_MESSAGE_REGISTERED: return a->message; /* interned by us */
   }
   return "";
 }
@@ -77,23 +47,23 @@ static uint32_t next_id(void) {
 /* ---- the functions ---- */
 
 static int off(void) { return !cupti_active[CUPTI_ACTIVITY_KIND_MARKER]; }
-#define OF(type, m) (&(struct attributes){.message_type = type, .message = m})
+#define OF(type, m) (&(struct nvtx_attributes){.message_type = type, .message = m})
 
-static void domain_mark(const char *domain, const struct attributes *a) {
+static void domain_mark(const char *domain, const struct nvtx_attributes *a) {
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_INSTANTANEOUS, next_id(), text_of(a), domain);
 }
-static void mark_ex(const struct attributes *a) { domain_mark(NULL, a); }
-static void mark_text(const char *t) { mark_ex(OF(TEXT, t)); }
-static void mark_wide(const wchar_t *t) { mark_ex(OF(WIDE, t)); }
+static void mark_ex(const struct nvtx_attributes *a) { domain_mark(NULL, a); }
+static void mark_text(const char *t) { mark_ex(OF(NVTX_MESSAGE_ASCII, t)); }
+static void mark_wide(const wchar_t *t) { mark_ex(OF(NVTX_MESSAGE_UNICODE, t)); }
 
-static uint64_t domain_range_start(const char *domain, const struct attributes *a) {
+static uint64_t domain_range_start(const char *domain, const struct nvtx_attributes *a) {
   uint32_t id = next_id();
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_START, id, text_of(a), domain);
   return id;
 }
-static uint64_t range_start_ex(const struct attributes *a) { return domain_range_start(NULL, a); }
-static uint64_t range_start(const char *t) { return range_start_ex(OF(TEXT, t)); }
-static uint64_t range_start_wide(const wchar_t *t) { return range_start_ex(OF(WIDE, t)); }
+static uint64_t range_start_ex(const struct nvtx_attributes *a) { return domain_range_start(NULL, a); }
+static uint64_t range_start(const char *t) { return range_start_ex(OF(NVTX_MESSAGE_ASCII, t)); }
+static uint64_t range_start_wide(const wchar_t *t) { return range_start_ex(OF(NVTX_MESSAGE_UNICODE, t)); }
 static void domain_range_end(const char *domain, uint64_t id) {
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_END, (uint32_t)id, NULL, domain);
 }
@@ -105,7 +75,7 @@ static int depth_of(const struct cupti_thread *t, const char *domain) {
   for (uint32_t i = 0; i < t->range_count; i++) n += t->ranges[i].domain == domain;
   return n;
 }
-static int domain_push(const char *domain, const struct attributes *a) {
+static int domain_push(const char *domain, const struct nvtx_attributes *a) {
   struct cupti_thread *t = cupti_self();
   uint32_t id = next_id();
   if (t->range_count == t->range_room) {
@@ -120,9 +90,9 @@ static int domain_push(const char *domain, const struct attributes *a) {
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_START, id, text_of(a), domain);
   return depth;
 }
-static int push_ex(const struct attributes *a) { return domain_push(NULL, a); }
-static int push(const char *t) { return push_ex(OF(TEXT, t)); }
-static int push_wide(const wchar_t *t) { return push_ex(OF(WIDE, t)); }
+static int push_ex(const struct nvtx_attributes *a) { return domain_push(NULL, a); }
+static int push(const char *t) { return push_ex(OF(NVTX_MESSAGE_ASCII, t)); }
+static int push_wide(const wchar_t *t) { return push_ex(OF(NVTX_MESSAGE_UNICODE, t)); }
 static int domain_pop(const char *domain) {
   struct cupti_thread *t = cupti_self();
   uint32_t i = t->range_count;
@@ -140,36 +110,26 @@ static const char *domain_register_wide(const char *domain, const wchar_t *t) { 
 
 /* ---- tables ---- */
 
-struct entry { uint32_t id; function f; };
-
-static int fill(const struct callbacks *c, uint32_t module, const struct entry *list, size_t n) {
-  function **table = NULL;
-  uint32_t count = 0;
-  if (!c->functions(module, &table, &count) || !table) return 0;
-  for (size_t i = 0; i < n; i++)
-    if (list[i].id < count && table[list[i].id]) *table[list[i].id] = list[i].f;
-  return 1;
-}
-
 /* 1: we take its calls. */
-static int take(const void *(*export_table)(uint32_t id)) {
-  static const struct entry core[] = {
-    {MARK_EX, (function)mark_ex}, {MARK, (function)mark_text}, {MARK_WIDE, (function)mark_wide},
-    {RANGE_START_EX, (function)range_start_ex}, {RANGE_START, (function)range_start},
-    {RANGE_START_WIDE, (function)range_start_wide}, {RANGE_END, (function)range_end}, {PUSH_EX, (function)push_ex},
-    {PUSH, (function)push}, {PUSH_WIDE, (function)push_wide}, {POP, (function)pop}};
-  static const struct entry core2[] = {
-    {DOMAIN_MARK_EX, (function)domain_mark}, {DOMAIN_RANGE_START_EX, (function)domain_range_start},
-    {DOMAIN_RANGE_END, (function)domain_range_end}, {DOMAIN_PUSH_EX, (function)domain_push},
-    {DOMAIN_POP, (function)domain_pop}, {DOMAIN_REGISTER, (function)domain_register},
-    {DOMAIN_REGISTER_WIDE, (function)domain_register_wide}, {DOMAIN_CREATE, (function)text},
-    {DOMAIN_CREATE_WIDE, (function)wide}};
-  const struct callbacks *c = export_table ? export_table(CALLBACKS) : NULL;
+static int take(nvtx_tables tables) {
+  static const struct nvtx_function core[] = {
+    {NVTX_MARK_EX, (void *)mark_ex}, {NVTX_MARK_A, (void *)mark_text}, {NVTX_MARK_W, (void *)mark_wide},
+    {NVTX_START_EX, (void *)range_start_ex}, {NVTX_START_A, (void *)range_start},
+    {NVTX_START_W, (void *)range_start_wide}, {NVTX_END, (void *)range_end}, {NVTX_PUSH_EX, (void *)push_ex},
+    {NVTX_PUSH_A, (void *)push}, {NVTX_PUSH_W, (void *)push_wide}, {NVTX_POP, (void *)pop}};
+  static const struct nvtx_function core2[] = {
+    {NVTX_DOMAIN_MARK, (void *)domain_mark}, {NVTX_DOMAIN_START, (void *)domain_range_start},
+    {NVTX_DOMAIN_END, (void *)domain_range_end}, {NVTX_DOMAIN_PUSH, (void *)domain_push},
+    {NVTX_DOMAIN_POP, (void *)domain_pop}, {NVTX_DOMAIN_STRING_A, (void *)domain_register},
+    {NVTX_DOMAIN_STRING_W, (void *)domain_register_wide}, {NVTX_DOMAIN_CREATE_A, (void *)text},
+    {NVTX_DOMAIN_CREATE_W, (void *)wide}};
+  const struct nvtx_callbacks *c = tables ? tables(NVTX_TABLE_CALLBACKS) : NULL;
   if (!c || c->bytes < sizeof *c || !c->functions) return 0;
-  return fill(c, CORE, core, sizeof core / sizeof *core) && fill(c, CORE2, core2, sizeof core2 / sizeof *core2);
+  return nvtx_fill(c, NVTX_MODULE_CORE, core, sizeof core / sizeof *core) &&
+    nvtx_fill(c, NVTX_MODULE_CORE2, core2, sizeof core2 / sizeof *core2);
 }
 
-int own_InitializeInjectionNvtx(const void *(*export_table)(uint32_t id)) { return take(export_table); }
-int own_InitializeInjectionNvtx2(const void *(*export_table)(uint32_t id)) { return take(export_table); }
-int own_cuptiNvtxInitialize(const void *(*export_table)(uint32_t id)) { return take(export_table); }
-int own_cuptiNvtxInitialize2(const void *(*export_table)(uint32_t id)) { return take(export_table); }
+int own_InitializeInjectionNvtx(nvtx_tables tables) { return take(tables); }
+int own_InitializeInjectionNvtx2(nvtx_tables tables) { return take(tables); }
+int own_cuptiNvtxInitialize(nvtx_tables tables) { return take(tables); }
+int own_cuptiNvtxInitialize2(nvtx_tables tables) { return take(tables); }

@@ -25,24 +25,8 @@ static void put_text(struct text *t, const char *from) {
 /* As UTF-8; what does not fit is cut off. */
 static void put_wide(struct text *t, const wchar_t *from) {
   t->length = 0;
-  for (; from && *from && t->length + 4 <= TEXT_MOST; from++) {
-    uint32_t c = (uint32_t)*from;
-    uint8_t *to = (uint8_t *)t->bytes + t->length;
-    if (c < 0x80) {
-      to[0] = (uint8_t)c;
-      t->length += 1;
-    } else if (c < 0x800) {
-      to[0] = (uint8_t)(0xc0 | c >> 6), to[1] = (uint8_t)(0x80 | (c & 63));
-      t->length += 2;
-    } else if (c < 0x10000) {
-      to[0] = (uint8_t)(0xe0 | c >> 12), to[1] = (uint8_t)(0x80 | (c >> 6 & 63)), to[2] = (uint8_t)(0x80 | (c & 63));
-      t->length += 3;
-    } else {
-      to[0] = (uint8_t)(0xf0 | (c >> 18 & 7)), to[1] = (uint8_t)(0x80 | (c >> 12 & 63));
-      to[2] = (uint8_t)(0x80 | (c >> 6 & 63)), to[3] = (uint8_t)(0x80 | (c & 63));
-      t->length += 4;
-    }
-  }
+  for (; from && *from && t->length + 4 <= TEXT_MOST; from++)
+    t->length += nvtx_utf8(t->bytes + t->length, (uint32_t)*from);
 }
 
 static void put_message(struct text *t, const struct nvtx_attributes *a) {
@@ -213,24 +197,14 @@ static struct handle *create_w(const wchar_t *name) {
 
 /* ---- coming into the program ---- */
 
-struct function { uint32_t id; void *own; };
-
-static void take(const struct nvtx_callbacks *c, uint32_t module, const struct function *list, size_t n) {
-  void **places = NULL; /* each is the address of the program's variable, which has the function */
-  uint32_t count = 0;
-  if (!c->functions(module, &places, &count) || !places) return;
-  for (size_t i = 0; i < n; i++)
-    if (list[i].id < count && places[list[i].id]) *(void **)places[list[i].id] = list[i].own;
-}
-
 SCUDA_EXPORT int InitializeInjectionNvtx2(nvtx_tables tables) {
-  static const struct function core[] = {
+  static const struct nvtx_function core[] = {
     {NVTX_MARK_EX, (void *)mark_ex}, {NVTX_MARK_A, (void *)mark_a}, {NVTX_MARK_W, (void *)mark_w},
     {NVTX_START_EX, (void *)start_ex}, {NVTX_START_A, (void *)start_a}, {NVTX_START_W, (void *)start_w},
     {NVTX_END, (void *)end}, {NVTX_PUSH_EX, (void *)push_ex}, {NVTX_PUSH_A, (void *)push_a},
     {NVTX_PUSH_W, (void *)push_w}, {NVTX_POP, (void *)pop}, {NVTX_CATEGORY_A, (void *)category_a},
     {NVTX_CATEGORY_W, (void *)category_w}, {NVTX_THREAD_A, (void *)thread_a}, {NVTX_THREAD_W, (void *)thread_w}};
-  static const struct function core2[] = {
+  static const struct nvtx_function core2[] = {
     {NVTX_DOMAIN_MARK, (void *)domain_mark}, {NVTX_DOMAIN_START, (void *)domain_start},
     {NVTX_DOMAIN_END, (void *)domain_end}, {NVTX_DOMAIN_PUSH, (void *)domain_push},
     {NVTX_DOMAIN_POP, (void *)domain_pop}, {NVTX_DOMAIN_CATEGORY_A, (void *)domain_category_a},
@@ -239,7 +213,7 @@ SCUDA_EXPORT int InitializeInjectionNvtx2(nvtx_tables tables) {
     {NVTX_DOMAIN_CREATE_W, (void *)create_w}};
   const struct nvtx_callbacks *c = tables ? tables(NVTX_TABLE_CALLBACKS) : NULL;
   if (!c || c->bytes < sizeof *c || !c->functions || !scuda_events_open("nvtx")) return 0;
-  take(c, NVTX_MODULE_CORE, core, sizeof core / sizeof *core);
-  take(c, NVTX_MODULE_CORE2, core2, sizeof core2 / sizeof *core2);
+  nvtx_fill(c, NVTX_MODULE_CORE, core, sizeof core / sizeof *core);
+  nvtx_fill(c, NVTX_MODULE_CORE2, core2, sizeof core2 / sizeof *core2);
   return 1;
 }

@@ -1,5 +1,6 @@
-/* The interface by which a program's NVTX calls come to a tool, as far as it is used here. Written from NVIDIA's public
- * documentation of NVTX 3 (docs/profiling.md has the facts); the header of NVIDIA's is not needed.
+/* The interface by which a program's NVTX calls come to a tool, as far as it is used here: libscuda-nvtx.so and
+ * libcupti.so are such tools. Written from NVIDIA's public documentation of NVTX 3 (docs/profiling.md has the facts);
+ * the header of NVIDIA's is not needed.
  *
  * NVTX is code in the program. Its first call looks for a tool: it opens the library that NVTX_INJECTION64_PATH names
  * and calls InitializeInjectionNvtx2 with a function that gives tables by number. The table CALLBACKS has a function
@@ -40,4 +41,30 @@ struct nvtx_attributes {       /* of an event */
   const void *message;         /* a text, a wide text, or what registering one gave */
 };
 _Static_assert(sizeof(struct nvtx_attributes) == 48, "as programs have it");
+
+/* A tool's function. */
+struct nvtx_function { uint32_t id; void *own; };
+
+/* Puts a tool's functions into a module of the program's, as far as it has places for them; 0: it has none such. */
+static inline int nvtx_fill(const struct nvtx_callbacks *c, uint32_t module, const struct nvtx_function *list,
+                            size_t n) {
+  void **places = NULL; /* each is the address of the program's variable, which has the function */
+  uint32_t count = 0;
+  if (!c->functions(module, &places, &count) || !places) return 0;
+  for (size_t i = 0; i < n; i++)
+    if (list[i].id < count && places[list[i].id]) *(void **)places[list[i].id] = list[i].own;
+  return 1;
+}
+
+/* A character as UTF-8, whatever the locale is: how many of the four bytes of to it takes. */
+static inline uint32_t nvtx_utf8(char *to, uint32_t c) {
+  if (c < 0x80) {
+    to[0] = (char)c;
+    return 1;
+  }
+  uint32_t more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3, n = 0;
+  to[n++] = (char)(0xff00u >> (more + 1) | (c >> 6 * more & (0x3fu >> more)));
+  while (more--) to[n++] = (char)(0x80 | (c >> 6 * more & 0x3f));
+  return n;
+}
 #endif
