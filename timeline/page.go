@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"slices"
-	"strings"
 	"time"
+
+	"scuda.dev/scuda/config"
 )
 
 // columns is how finely the page draws time.
@@ -121,7 +123,8 @@ func (t *Timeline) picture() picture {
 		for i := range p.Work {
 			streams[[2]uint32{p.Work[i].Device, p.Work[i].Stream}] = true
 		}
-		for _, key := range sortedPairs(streams) {
+		byNumber := func(a, b [2]uint32) int { return slices.Compare(a[:], b[:]) }
+		for _, key := range slices.SortedFunc(maps.Keys(streams), byNumber) {
 			paint(fmt.Sprintf("GPU %d, stream %d (%d)", key[0], key[1], p.PID), func(a *painter) {
 				for i := range p.Work {
 					if w := &p.Work[i]; w.Device == key[0] && w.Stream == key[1] {
@@ -134,10 +137,7 @@ func (t *Timeline) picture() picture {
 		for i := range p.Calls {
 			threads[p.Calls[i].Thread] = true
 		}
-		for thread := range threads {
-			threads[thread] = true
-		}
-		for _, thread := range sortedKeys(threads) {
+		for _, thread := range slices.Sorted(maps.Keys(threads)) {
 			paint(fmt.Sprintf("%s (%d)", p.Threads[thread], thread), func(a *painter) { p.thread(a, thread) })
 		}
 	}
@@ -178,23 +178,7 @@ func (p *Process) thread(a *painter, thread uint32) {
 	}
 }
 
-func sortedPairs(m map[[2]uint32]bool) (list [][2]uint32) {
-	for k := range m {
-		list = append(list, k)
-	}
-	slices.SortFunc(list, func(a, b [2]uint32) int { return slices.Compare(a[:], b[:]) })
-	return list
-}
-
-func sortedKeys(m map[uint32]bool) (list []uint32) {
-	for k := range m {
-		list = append(list, k)
-	}
-	slices.Sort(list)
-	return list
-}
-
-// table is one of the page's tables of sums.
+// sums is one of the page's tables.
 type sums struct {
 	Title, Of string
 	Bytes     bool
@@ -250,31 +234,23 @@ func (t *Timeline) tables() (list []sums) {
 // transport is how many bytes went by what.
 type transport struct {
 	Name           string
-	Sent, Received string
+	Sent, Received config.Size
 }
 
 func (t *Timeline) transports() (list []transport) {
-	var sent, received, sentR, receivedR uint64
+	var sent, received, sentR, receivedR config.Size
 	for _, p := range t.Processes {
 		if n := len(p.Traffic); n > 0 {
 			last := &p.Traffic[n-1]
-			sent, received = sent+last.Sent, received+last.Received
-			sentR, receivedR = sentR+last.SentR, receivedR+last.ReceivedR
+			sent, received = sent+config.Size(last.Sent), received+config.Size(last.Received)
+			sentR, receivedR = sentR+config.Size(last.SentR), receivedR+config.Size(last.ReceivedR)
 		}
 	}
-	list = append(list, transport{"TCP", size(sent), size(received)})
+	list = append(list, transport{"TCP", sent, received})
 	if sentR+receivedR > 0 {
-		list = append(list, transport{"RDMA", size(sentR), size(receivedR)})
+		list = append(list, transport{"RDMA", sentR, receivedR})
 	}
 	return list
-}
-
-func size(n uint64) string {
-	v, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	for v >= 1024 && len(units) > 1 {
-		v, units = v/1024, units[1:]
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") + " " + units[0]
 }
 
 // headline says the most important in a sentence.
@@ -295,7 +271,8 @@ func (t *Timeline) headline() string {
 var pageText string
 
 var page = template.Must(template.New("timeline").Funcs(template.FuncMap{
-	"round": round, "share": share, "size": size,
+	"round": round, "share": share,
+	"size":    func(n uint64) config.Size { return config.Size(n) },
 	"class":   func(c Cause) string { return classes[c] },
 	"meaning": func(c Cause) string { return meaning[c] },
 	"percent": func(part, of time.Duration) string { return fmt.Sprintf("%.3f", 100*float64(part)/float64(max(of, 1))) },
