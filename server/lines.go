@@ -77,11 +77,11 @@ func (l *lines) has(line uint32) bool {
 func (l *lines) isLost(line uint32, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.last = time.Now()
 	if len(l.lost) == 0 {
-		l.since = time.Now()
+		l.since = l.last
 		l.waits = !l.over
 	}
-	l.last = time.Now()
 	l.lost[line] = why
 	l.log.Debug("a connection is lost", "line", line, "error", why)
 	l.setTimer()
@@ -115,12 +115,15 @@ func (l *lines) setTimer() {
 		return
 	}
 	l.until = l.since.Add(l.grace)
-	if end := l.last.Add(closedGrace); (l.closed() || l.unheard()) && end.Before(l.until) {
+	if end := l.last.Add(closedGrace); l.isGone() && end.Before(l.until) {
 		l.until = end // counted from the last: a client that gives up all for the silence of one closes them late
 	}
 	l.page.Lost(l.since, l.until)
 	l.timer = time.AfterFunc(time.Until(l.until), l.giveUp)
 }
+
+// isGone says whether the client most likely is not there any more. mu is held.
+func (l *lines) isGone() bool { return l.closed() || l.unheard() }
 
 // closed says whether the peer's kernel has closed all connections, as it does when a program ends without a farewell:
 // in order, or with a reset where the program had not read all. What only breaks connections closes none of them in
@@ -150,7 +153,7 @@ func (l *lines) giveUp() {
 	l.mu.Lock()
 	var ends []func()
 	if len(l.lost) > 0 && !time.Now().Before(l.until) { // else it has come back just now, and may be lost again
-		if !l.closed() && !l.unheard() {
+		if !l.isGone() {
 			l.gaveUp = &awayError{l.grace, cmp.Or(l.lost[transport.LineMain], errLineLost)}
 		}
 		l.over = true
