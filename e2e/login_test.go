@@ -113,3 +113,28 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
 	}
 }
+
+// On a server's own machine, which needs no login, the doctor looks at that server; where there is none, it says that
+// one has to be configured.
+func TestDoctorServing(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	env := []string{"SCUDA_SERVER=", "LD_LIBRARY_PATH=" + lib, "SCUDA_ADMIN=" + socket}
+	says := func(code int, texts ...string) {
+		t.Helper()
+		p := start(t, env, scuda, "doctor")
+		if got := p.wait(patience); got != code {
+			t.Errorf("exit status %d, not %d\n%s%s", got, code, p.out, p.err)
+		}
+		for _, text := range texts {
+			if !strings.Contains(p.out.String(), text) {
+				t.Errorf("it does not say %q:\n%s", text, p.out)
+			}
+		}
+	}
+	says(1, "FAIL    server         none is configured", "unknown reachable ")
+	s := serve(t, "--admin", socket)
+	says(0, "ok      server         none is configured for programs, but this machine serves on "+s.addr,
+		"ok      reachable ", "ok      versions ", "ok      GPUs ", "ok      sessions       0 of CUDA", "ok      libraries ")
+	ask(t, nil, 0, "drain", "--admin", socket)
+	says(0, "note    sessions ", "it takes no new ones", "scuda drain --undo")
+}

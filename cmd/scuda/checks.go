@@ -21,9 +21,9 @@ import (
 	"scuda.dev/scuda/transport/rdma"
 )
 
-// server finds out which one is meant; it gives "" where none is.
-func (c *checks) server(wish string) string {
-	var address string
+// server finds out which one is meant; address is "" where none is. Here says that none is, and that this machine has a
+// server of its own, which then was looked at.
+func (c *checks) server(ctx context.Context, wish, socket string) (address string, here bool) {
 	var err error
 	source := "--server"
 	if wish != "" {
@@ -34,13 +34,16 @@ func (c *checks) server(wish string) string {
 	switch {
 	case err != nil:
 		c.add(failed, "server", err.Error(), "correct it, or run scuda login HOST:PORT")
-		return ""
+		return "", false
 	case address == "":
+		if c.serving(ctx, socket) {
+			return "", true
+		}
 		c.add(failed, "server", "none is configured", "run scuda login HOST:PORT")
-		return ""
+		return "", false
 	}
 	c.add(good, "server", fmt.Sprintf("%s (from %s)", address, source), "")
-	return address
+	return address, false
 }
 
 // steps are what has to be right for a server to answer, in the order in which it is found out.

@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"scuda.dev/scuda/server/admin"
 )
 
 // check is a line of a doctor's report.
@@ -67,20 +69,26 @@ func (c checks) failures() (n int) {
 var errSick = errors.New("not everything is well")
 
 func newDoctor() *cobra.Command {
-	var address, tokenFile string
+	var address, tokenFile, socket string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check everything that programs need, and say what to do",
 		Long: `Check the way to the server, the credential, versions, the client's libraries and what this machine gives
 them; one check a line, with the remedy below it. It ends with status 1 if programs cannot run as it is. "note" is
-what is slower or missing without harm.`,
+what is slower or missing without harm. On a machine that serves and for which no server is configured, it looks at
+the server of this machine, over its admin socket.`,
 		SuggestFor: []string{"check", "diagnose", "health"},
 		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := applyEnv(cmd.Flags()); err != nil {
+				return err
+			}
 			var c checks
-			address := c.server(address)
-			c.connection(cmd.Context(), address, tokenFile)
+			address, here := c.server(cmd.Context(), address, socket)
+			if !here {
+				c.connection(cmd.Context(), address, tokenFile)
+			}
 			c.libraries()
 			c.preload(os.Environ())
 			c.machine()
@@ -101,6 +109,9 @@ what is slower or missing without harm.`,
 	cmd.Flags().StringVar(&address, "server", "",
 		"look at this server (`HOST:PORT` or name) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token")
+	cmd.Flags().StringVar(&socket, "admin", admin.Auto,
+		"`SOCKET` of this machine's server, at which to look where no other is configured (auto: that of its one server)")
+	withEnv(cmd.Flags(), "admin")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
