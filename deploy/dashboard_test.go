@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/ebpf"
+	"scuda.dev/scuda/server/mps/mpstest"
 )
 
 // board is what the tests read of the dashboard.
@@ -113,9 +114,16 @@ func TestDashboard(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			admin := filepath.Join(t.TempDir(), "admin.sock")
 			// One place is the client's, for the other one the load's programs wait.
-			said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim",
-				"--cache-dir", t.TempDir(), "--metrics", "127.0.0.1:0", "--max-vram-per-tenant", "1GiB", "--max-sessions", "2",
-				"--state-dir", t.TempDir(), "--admin", admin, "--turns")
+			folder, err := os.MkdirTemp("", "mps") //nolint:usetesting // the path of a socket is short
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(folder) })
+			underMPS := []string{"PATH=" + filepath.Dir(mpstest.Install(t)) + ":" + os.Getenv("PATH")}
+			said := start(t, underMPS, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0",
+				"--gpu", "sim", "--cache-dir", t.TempDir(), "--metrics", "127.0.0.1:0", "--max-vram-per-tenant", "1GiB",
+				"--max-sessions", "2", "--state-dir", t.TempDir(), "--admin", admin, "--turns", "--mps", "on",
+				"--worker-uids", "none", "--worker-folder", filepath.Join(folder, "w"))
 			targets := append(offered(t, scuda, said[0], leased(t, scuda, admin)), strings.TrimSuffix(said[1], "/metrics"))
 			dir := t.TempDir()
 			config := filepath.Join(dir, "prometheus.yml")

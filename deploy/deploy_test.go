@@ -22,10 +22,12 @@ import (
 
 	"scuda.dev/scuda/ebpf/exporter"
 	"scuda.dev/scuda/server/metrics"
+	"scuda.dev/scuda/server/mps/mpstest"
 )
 
 // TestMain puts the Prometheus that `make runtimes` took out of its package before the machine's.
 func TestMain(m *testing.M) {
+	mpstest.Main()
 	unpacked, err := filepath.Abs("../build/packaged/prometheus")
 	if err != nil {
 		panic(err)

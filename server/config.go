@@ -74,7 +74,8 @@ type Config struct {
 
 	// MPS says whether workers run under NVIDIA's MPS, with a daemon for each tenant
 	MPS        MPSMode
-	mpsControl string // its control program, instead of the one that is found
+	mpsControl string        // its control program, instead of the one that is found
+	mpsLook    time.Duration // between two looks at its daemons, instead of the usual one
 
 	GPU        string // "real", "sim" or "auto" (the real driver where there is one)
 	Library    string // path of the driver library; default libcuda.so.1

@@ -57,6 +57,7 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 	s.metrics.TenantUsage(s.tenantUsage)
 	s.metrics.TenantWaiting(s.waiting.byTenant)
 	s.metrics.Turns(s.turns.counts)
+	s.metrics.MPS(s.mps.figures)
 	if s.images != nil {
 		s.metrics.ModuleCache(s.cacheFigures)
 	}

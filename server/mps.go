@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/lease"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/mps"
 )
 
@@ -90,6 +92,8 @@ type daemon struct {
 	wait    time.Duration // after its last failure
 	failed  time.Time
 	failure error
+	again   uint64 // times that it was started after it had failed
+	lost    uint64 // servers behind it that ended
 }
 
 // openMPS is nil on a server without MPS.
@@ -126,7 +130,8 @@ func openMPS(s *supervisor) (*daemons, error) {
 		return nil, fmt.Errorf("%w: %w", ErrMPS, err)
 	}
 	s.log.Info("workers run under MPS, with a daemon for each tenant", "program", program)
-	return &daemons{s: s, program: program, look: mpsLook, idle: mpsIdle, by: map[string]*daemon{}}, nil
+	return &daemons{s: s, program: program, look: cmp.Or(s.cfg.mpsLook, mpsLook), idle: mpsIdle,
+		by: map[string]*daemon{}}, nil
 }
 
 // mostSessions is how many CUDA sessions of a tenant fit on its daemon, beside those for which workers are ready.
@@ -261,6 +266,20 @@ func whoseOf(s *supervisor, who bearer, terms *lease.Terms, limits *config.Limit
 	return of
 }
 
+// figures is what is known of all daemons, for metrics. A process that has ended counts as one that does not run.
+func (d *daemons) figures() (list []metrics.MPSDaemon) {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, x := range d.by {
+		list = append(list, metrics.MPSDaemon{Tenant: x.tenant, Runs: x.keeper != nil && !x.keeper.gone(),
+			Wanted: x.workers > 0, Clients: x.workers, Restarts: x.again, Lost: x.lost})
+	}
+	return list
+}
+
 // run starts the daemon, unless it runs.
 func (x *daemon) run(ctx context.Context) error {
 	x.starting.Lock()
@@ -284,7 +303,10 @@ func (x *daemon) run(ctx context.Context) error {
 		x.fails(err)
 		return err
 	}
-	x.keeper = p
+	if x.keeper = p; x.failure != nil {
+		x.again++
+		x.failure = nil
+	}
 	d.s.log.Info("an MPS daemon was started", "tenant", x.tenant, "worker", p.pid())
 	d.s.workers.Go(func() { x.follow(p) })
 	return nil
@@ -308,13 +330,16 @@ func (x *daemon) follow(p *process) {
 	for {
 		select {
 		case <-tick.C:
-			ctx, cancel := context.WithTimeout(d.s.stop, d.look)
+			ctx, cancel := context.WithTimeout(d.s.stop, mpsLook)
 			now, err := mps.Servers(ctx, p)
 			cancel()
 			if err != nil { // it is busy, or about to end
 				continue
 			}
 			if slices.ContainsFunc(before, func(pid int) bool { return !slices.Contains(now, pid) }) {
+				d.mu.Lock()
+				x.lost++
+				d.mu.Unlock()
 				d.s.log.Warn("an MPS server has ended; the tenant's ready workers are replaced", "tenant", x.tenant)
 				d.s.pools.replace(x.tenant)
 			}

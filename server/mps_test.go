@@ -128,15 +128,31 @@ func environOf(t *testing.T, pid int) map[string]string {
 // A daemon that dies is started again, sessions go on meanwhile, and ready workers, whose contexts are lost, are
 // replaced.
 func TestMPSDaemonDies(t *testing.T) {
-	s, c, folder := underMPS(t, nil)
+	s, c, folder := underMPS(t, func(c *Config) { c.Metrics, c.mpsLook = "127.0.0.1:0", 10*time.Millisecond })
 	a := s.open(transport.KindCUDA)
 	s.until("a daemon", func() bool { return strings.Count(s.log.String(), "an MPS daemon was started") == 1 })
+	s.shows(`scuda_mps_up{tenant="anyone"} 1`)
+	s.shows(`scuda_mps_restarts_total{tenant="anyone"} 0`)
 	pipe := pipes(t, folder)[0]
+	if err := os.WriteFile(filepath.Join(pipe, mpstest.Lost), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.shows(`scuda_mps_servers_lost_total{tenant="anyone"} 1`)
+	if err := os.Remove(filepath.Join(pipe, mpstest.Lost)); err != nil {
+		t.Fatal(err)
+	}
 	control := mps.Control{Program: mpstest.Install(t), Folder: pipe}
+	if err := os.WriteFile(filepath.Join(pipe, mpstest.Broken), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := control.Ask(t.Context(), "quit"); err != nil {
 		t.Fatal(err)
 	}
 	s.logged("an MPS daemon has ended")
+	s.shows(`scuda_mps_up{tenant="anyone"} 0`)
+	if err := os.Remove(filepath.Join(pipe, mpstest.Broken)); err != nil {
+		t.Fatal(err)
+	}
 	if !a.alive() {
 		t.Error("the session has ended with the daemon")
 	}
@@ -150,6 +166,9 @@ func TestMPSDaemonDies(t *testing.T) {
 	if _, err := mps.Servers(t.Context(), &control); err != nil {
 		t.Errorf("the new one: %v", err)
 	}
+	s.shows(`scuda_mps_up{tenant="anyone"} 1`)
+	s.shows(`scuda_mps_restarts_total{tenant="anyone"} 1`)
+	s.shows(`scuda_mps_servers_lost_total{tenant="anyone"} 1`)
 	_ = c
 }
 

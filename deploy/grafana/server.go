@@ -116,6 +116,22 @@ var serverSections = []section{
 				{rate("scuda_turn_wait_seconds_total", "class") + " / " + rate("scuda_turns_total", "class"), "{{class}}"},
 			}},
 	}},
+	{"MPS (scuda serve --mps)", []panel{
+		{title: "MPS daemons", kind: "timeseries", unit: "short",
+			says: "1: a tenant's daemon runs. 0: workers need it, and it does not; the server's log says why. It is " +
+				"not there while nobody needs it.",
+			queries: [][2]string{{orNone(`min by (tenant) (scuda_mps_up{` + pick + `})`), "{{tenant}}"}}},
+		{title: "Clients of MPS", kind: "timeseries", unit: "short", warn: 50, bad: 60,
+			says:    "Workers that are clients of a tenant's daemon, ready ones as well. A daemon has room for 60.",
+			queries: [][2]string{{orNone(`sum by (tenant) (scuda_mps_clients{` + pick + `})`), "{{tenant}}"}}},
+		{title: "Failures of MPS, an hour", kind: "timeseries", unit: "short", warn: 1, bad: 5,
+			says: "Daemons that were started again after they had failed, and MPS servers that ended behind a daemon " +
+				"that went on: the sessions that they had see the driver's errors.",
+			queries: [][2]string{
+				{orNone(`sum by (tenant) (increase(scuda_mps_restarts_total{` + pick + `}[1h]))`), "{{tenant}}, daemons"},
+				{orNone(`sum by (tenant) (increase(scuda_mps_servers_lost_total{` + pick + `}[1h]))`), "{{tenant}}, servers"},
+			}},
+	}},
 	{"Calls", []panel{
 		{title: "Calls", kind: "timeseries", unit: "ops", says: "Calls that workers carried out, by group.",
 			queries: [][2]string{{rate("scuda_calls_total", "class"), "{{class}}"}}},

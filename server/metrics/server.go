@@ -160,6 +160,9 @@ func (s *Server) Leases(figures Leases) { s.registry.MustRegister(figures) }
 // Turns offers what has come of turns, which is asked for at each scrape.
 func (s *Server) Turns(counts TurnCounts) { s.registry.MustRegister(counts) }
 
+// MPS offers the daemons of MPS, which are asked for at each scrape.
+func (s *Server) MPS(daemons MPSDaemons) { s.registry.MustRegister(daemons) }
+
 // TenantWaiting offers how many programs of tenants wait for a place, which is asked for at each scrape.
 func (s *Server) TenantWaiting(counts TenantWaiting) { s.registry.MustRegister(counts) }
 

@@ -22,12 +22,13 @@ import (
 const Server = 4242
 
 // Files in the folder of a daemon by which a test sees and says something: the commands that it got, each with whether
-// the process that it names was alive; the process ids of clients; and, while it is there, that the daemon cannot
-// start.
+// the process that it names was alive; the process ids of clients; and, while they are there, that the daemon cannot
+// start, and that it has no server.
 const (
 	Commands = "commands"
 	Clients  = "clients"
 	Broken   = "broken"
+	Lost     = "lost"
 )
 
 // Main is to be called first in TestMain. In a process that was started as NVIDIA's program it does not return.
@@ -120,6 +121,9 @@ func (d *daemon) carryOut(words []string) string {
 	d.note(words)
 	switch {
 	case len(words) == 1 && words[0] == "get_server_list":
+		if _, err := os.Stat(filepath.Join(d.folder, Lost)); err == nil {
+			return ""
+		}
 		return fmt.Sprintln(Server)
 	case len(words) == 2 && words[0] == "get_client_list":
 		b, _ := os.ReadFile(filepath.Join(d.folder, Clients)) // without it there are none
