@@ -32,6 +32,14 @@ type Conn interface {
 	FD() int
 }
 
+// Timed is a Conn that knows when bytes came to this machine, however much later somebody took them.
+type Timed interface {
+	// KeepTimes has the kernel note that from now on. It may be called again and again.
+	KeepTimes()
+	// Since is how long ago the last of the bytes came that were received last; 0: that is not known.
+	Since() time.Duration
+}
+
 // Events are what [Conn.Wait] waits for.
 type Events uint8
 
@@ -49,7 +57,32 @@ type tcpConn struct {
 
 	ahead []byte      // what was read with the welcome; whoever receives owns it
 	early atomic.Bool // there is some
+
+	timed atomic.Bool  // the kernel notes when bytes come
+	came  atomic.Int64 // when those came that were received last, in ns since 1970; 0: it did not say
 }
+
+// KeepTimes is part of [Timed].
+func (c *tcpConn) KeepTimes() {
+	if !c.timed.Load() && unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1) == nil {
+		c.timed.Store(true)
+	}
+}
+
+// Since is part of [Timed]. A clock that is set meanwhile says nothing.
+func (c *tcpConn) Since() time.Duration {
+	came := c.came.Load()
+	if came == 0 {
+		return 0
+	}
+	if d := time.Duration(time.Now().UnixNano() - came); d < mostSince {
+		return max(d, 0)
+	}
+	return 0
+}
+
+// mostSince is how long received bytes may have waited, for [Timed] to say so.
+const mostSince = time.Second
 
 // putBack gives b, which was read from the socket, to the next Recv.
 func (c *tcpConn) putBack(b []byte) {
@@ -135,7 +168,7 @@ func (c *tcpConn) Recv(bufs [][]byte) (int, error) {
 // recv takes bytes from the socket.
 func (c *tcpConn) recv(bufs [][]byte) (int, error) {
 	for {
-		n, err := recvmsg(c.fd, bufs)
+		n, err := c.recvmsg(bufs)
 		switch {
 		case err == 0 && n == 0:
 			return 0, io.EOF
@@ -148,6 +181,17 @@ func (c *tcpConn) recv(bufs [][]byte) (int, error) {
 		}
 		return 0, fmt.Errorf("receive from %s: %w", c.remote, err)
 	}
+}
+
+func (c *tcpConn) recvmsg(bufs [][]byte) (int, unix.Errno) {
+	if !c.timed.Load() {
+		return recvmsg(c.fd, bufs)
+	}
+	n, came, err := recvmsgTimed(c.fd, bufs)
+	if err == 0 {
+		c.came.Store(came)
+	}
+	return n, err
 }
 
 func (c *tcpConn) Wait(ev Events, timeout time.Duration) (Events, error) {

@@ -62,6 +62,25 @@ func recvmsg(fd int, bufs [][]byte) (int, syscall.Errno) {
 	return int(r), e
 }
 
+// recvmsgTimed also says when the last of the bytes came to this machine, in ns since 1970; 0: the kernel does not say.
+func recvmsgTimed(fd int, bufs [][]byte) (n int, came int64, err syscall.Errno) {
+	var vec [maxVec]unix.Iovec
+	var control struct {
+		unix.Cmsghdr
+		at   unix.Timespec
+		more [4]uint64
+	}
+	m := unix.Msghdr{Iov: &vec[0], Control: (*byte)(unsafe.Pointer(&control))}
+	m.SetIovlen(fillVec(&vec, bufs))
+	m.SetControllen(int(unsafe.Sizeof(control)))
+	r, _, err := syscall.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT)
+	if err == 0 && int(m.Controllen) >= unix.CmsgLen(int(unsafe.Sizeof(control.at))) &&
+		control.Level == unix.SOL_SOCKET && control.Type == unix.SCM_TIMESTAMPNS {
+		came = control.at.Nano()
+	}
+	return int(r), came, err
+}
+
 // These two may block.
 
 func sendmsgAll(fd int, bufs [][]byte) (int, syscall.Errno) {

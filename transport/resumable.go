@@ -59,7 +59,10 @@ type Resumable struct {
 	replayed      atomic.Uint64 // bytes that were sent again
 }
 
-var _ Conn = (*Resumable)(nil)
+var _ interface {
+	Conn
+	Timed
+} = (*Resumable)(nil)
 
 // States of a Resumable.
 const (
@@ -119,6 +122,12 @@ func NewResumable(c Conn, w Windows, lost func(error)) (*Resumable, error) {
 
 // Transport is the socket's.
 func (r *Resumable) Transport() string { return r.socket.Load().Transport() }
+
+// KeepTimes has the present socket do it.
+func (r *Resumable) KeepTimes() { r.socket.Load().KeepTimes() }
+
+// Since is what the present socket says.
+func (r *Resumable) Since() time.Duration { return r.socket.Load().Since() }
 
 // Remote is the peer of the first socket.
 func (r *Resumable) Remote() string { return r.remote }

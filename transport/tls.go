@@ -295,6 +295,7 @@ type dialled interface {
 	Conn
 	putBack(b []byte)
 	standFor(fd int) error
+	Timed
 }
 
 // secure makes the client's half of the handshake.
