@@ -1,12 +1,16 @@
 package e2e
 
 import (
+	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/timeline"
 )
@@ -15,7 +19,8 @@ import (
 type traced struct {
 	t      *testing.T
 	events []timeline.Event
-	text   string // what scuda trace said
+	other  map[string]any // otherData
+	text   string         // what scuda trace said
 	html   string
 	rows   map[[2]uint64]string
 	groups map[uint64]string
@@ -47,10 +52,17 @@ func (s *server) traceOf(t *testing.T, code int, name string, args ...string) *t
 	if left, _ := filepath.Glob(filepath.Join(folder, ".*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	x := &traced{t, nil, p.err.String(), string(html), map[[2]uint64]string{}, map[uint64]string{}}
+	x := &traced{t, nil, nil, p.err.String(), string(html), map[[2]uint64]string{}, map[uint64]string{}}
 	if x.events, err = timeline.Validate(b); err != nil {
 		t.Fatal(err)
 	}
+	var file struct {
+		OtherData map[string]any `json:"otherData"`
+	}
+	if err := json.Unmarshal(b, &file); err != nil {
+		t.Fatal(err)
+	}
+	x.other = file.OtherData
 	for _, e := range x.events {
 		switch {
 		case e.Phase == "M" && e.Name == "thread_name":
@@ -79,6 +91,21 @@ func (x *traced) one(category, name string) timeline.Event {
 		x.t.Fatalf("%d slices %q of %q", len(list), name, category)
 	}
 	return list[0]
+}
+
+// realSinceBoot is CLOCK_REALTIME less CLOCK_MONOTONIC, in ns: of some tries the one that nobody came between.
+func realSinceBoot() (ns float64) {
+	shortest := int64(math.MaxInt64)
+	for range 100 {
+		var a, real, b unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &a)
+		_ = unix.ClockGettime(unix.CLOCK_REALTIME, &real)
+		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &b)
+		if took := b.Nano() - a.Nano(); took < shortest {
+			shortest, ns = took, float64(real.Nano()-a.Nano()-took/2)
+		}
+	}
+	return ns
 }
 
 func within(in, out timeline.Event) bool {
@@ -161,6 +188,16 @@ func TestTimeline(t *testing.T) {
 	}
 	if sent == 0 {
 		t.Error("no bytes by transport")
+	}
+
+	// Client and server have one clock here, by which the error can be told.
+	other := x.other
+	most, likely := other["server_error_most_ns"].(float64), other["server_error_ns"].(float64)
+	if off := math.Abs(other["server_clock_ns"].(float64) - realSinceBoot()); off > likely+1000 || likely > most ||
+		likely > 20e3 || other["round_trip_ns"].(float64) <= 0 {
+		t.Errorf("the server's clock is off by %v ns, said to be %v or %v at most: %v", off, likely, most, other)
+	} else {
+		t.Logf("the server's clock is off by %v ns, said to be %v or %v at most", off, likely, most)
 	}
 
 	// while the program slept the GPU was idle because of it, and of nothing else

@@ -124,13 +124,16 @@ func (t *Timeline) Chrome(w io.Writer) error {
 // metadata says by which clock the times are, and how far they can be trusted.
 func (t *Timeline) metadata() map[string]any {
 	return map[string]any{
-		"writer":            "scuda trace --kernels",
-		"clock":             "CLOCK_MONOTONIC of the client's machine, in µs since its beginning_ns",
-		"beginning_ns":      t.From,
-		"server_error_ns":   t.Error,
-		"lost_events":       t.Lost,
-		"lost_at_server":    t.lostAtServer(),
-		"ended_by_a_signal": t.killed(),
+		"writer":               "scuda trace --kernels",
+		"clock":                "CLOCK_MONOTONIC of the client's machine, in µs since its beginning_ns",
+		"beginning_ns":         t.From,
+		"server_clock_ns":      t.Clock.Offset,
+		"server_error_ns":      t.Clock.Likely,
+		"server_error_most_ns": t.Clock.Most,
+		"round_trip_ns":        t.Clock.Shortest,
+		"lost_events":          t.Lost,
+		"lost_at_server":       t.lostAtServer(),
+		"ended_by_a_signal":    t.killed(),
 	}
 }
 

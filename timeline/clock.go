@@ -1,22 +1,43 @@
 package timeline
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
 	"sort"
 )
 
+// Clock says how far a timeline's times of the server can be trusted, in ns.
+type Clock struct {
+	Offset   int64 // the server's clock less the client's, when it was first known
+	Likely   int64 // by how much times may be wrong, if no way takes more than three times as long as the way back
+	Most     int64 // likewise, however long either way takes
+	Shortest int64 // way there and back
+}
+
+// join gives what is true of the times of two processes.
+func (c Clock) join(d Clock) Clock {
+	if c.Shortest == 0 || d.Shortest == 0 {
+		return cmp.Or(c, d)
+	}
+	return Clock{c.Offset, max(c.Likely, d.Likely), max(c.Most, d.Most), min(c.Shortest, d.Shortest)}
+}
+
 // clock says how the server's clock stands to the client's. What is known are bounds: the server looked at its clock
 // after something had been sent, or before something was received. In each window the offset lies between the highest
 // lower and the lowest upper bound; between the middles of windows it is a straight line, which follows a drift.
+//
+// The bounds are apart by a way there and a way back. That neither takes less than a quarter of the shortest of both
+// together is likely, and halves what the error may be.
 type clock struct {
-	windows map[int64]*bounds
-	knots   []knot
+	windows  map[int64]*bounds
+	knots    []knot
+	shortest int64
 }
 
-// window is so short that clocks drift apart by 2.5 µs in it at most.
-const window = 50e6
+// window is so short that clocks drift apart by 0.25 µs in it at most.
+const window = 5e6
 
 // bounds are those of the server's clock less the client's.
 type bounds struct{ least, most int64 }
@@ -34,6 +55,13 @@ func (c *clock) after(at, server int64) { b := c.window(at); b.most = min(b.most
 
 // before notes that it showed server at the client's time at, or earlier.
 func (c *clock) before(at, server int64) { b := c.window(at); b.least = max(b.least, server-at) }
+
+// question notes both of a question that came back with the server's clock after the server had had it in hand for so
+// long.
+func (c *clock) question(asked, answered, server, held int64) {
+	c.after(asked, server-min(held, max(answered-asked, 0)))
+	c.before(answered, server)
+}
 
 func (c *clock) window(at int64) *bounds {
 	i := at / window
@@ -80,13 +108,22 @@ func (c *clock) fit() bool {
 			continue
 		}
 		half := (b.most - b.least) / 2
+		if ways := max(2*half, 1); c.shortest == 0 || ways < c.shortest {
+			c.shortest = ways
+		}
 		c.knots = append(c.knots, knot{at*window + window/2, b.least + half, max(half, -half) + window*drift/1e9})
 	}
 	return len(c.knots) > 0
 }
 
-// client gives the client's time of one of the server's, and how wrong it may be. fit has said yes.
-func (c *clock) client(server int64) (at, err int64) {
+// client gives the client's time of one of the server's, and how wrong it may be: likely, and at most. fit has said
+// yes.
+func (c *clock) client(server int64) (at, likely, most int64) {
+	at, most = c.place(server)
+	return at, most - c.shortest/4, most
+}
+
+func (c *clock) place(server int64) (at, err int64) {
 	i := sort.Search(len(c.knots), func(i int) bool { return c.knots[i].at+c.knots[i].offset > server })
 	if i == 0 || i == len(c.knots) {
 		k := c.knots[min(i, len(c.knots)-1)]

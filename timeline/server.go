@@ -12,8 +12,8 @@ import (
 )
 
 // server takes in what the server recorded, by the client's clock: no work begins before the call that it came with,
-// and none ends after the return of a wait that was for it. It gives how wrong the times may be.
-func (p *Process) server(answers []answer) (wrong int64) {
+// and none ends after the return of a wait that was for it. It gives how far the times can be trusted.
+func (p *Process) server(answers []answer) (trust Clock) {
 	slices.SortStableFunc(answers, func(a, b answer) int { return cmp.Compare(a.asked, b.asked) })
 	c := newClock()
 	work, commands, turns := len(p.Work), len(p.Commands), len(p.Turns)
@@ -24,8 +24,7 @@ func (p *Process) server(answers []answer) (wrong int64) {
 		if a.control {
 			names, lost = map[uint32]string{}, 0
 			if p.Kept |= a.kept; a.server != 0 {
-				c.after(a.asked, a.server)
-				c.before(a.answered, a.server)
+				c.question(a.asked, a.answered, a.server, 0)
 			}
 			continue
 		}
@@ -33,8 +32,7 @@ func (p *Process) server(answers []answer) (wrong int64) {
 		if !ok {
 			continue
 		}
-		c.after(a.asked, int64(head.Now))
-		c.before(a.answered, int64(head.Now))
+		c.question(a.asked, a.answered, int64(head.Now), int64(head.Held))
 		if head.Lost > lost {
 			p.LostAtServer += head.Lost - lost
 			lost = head.Lost
@@ -43,15 +41,18 @@ func (p *Process) server(answers []answer) (wrong int64) {
 	p.bound(c, p.Commands[commands:])
 	if !c.fit() {
 		p.Work, p.Commands, p.Turns = p.Work[:work], p.Commands[:commands], p.Turns[:turns]
-		return 0
+		return Clock{}
+	}
+	trust.Shortest, trust.Offset = c.shortest, c.knots[0].offset
+	at := func(server int64) int64 {
+		at, likely, most := c.client(server)
+		trust.Likely, trust.Most = max(trust.Likely, likely), max(trust.Most, most)
+		return at
 	}
 	for _, list := range [][]Command{p.Commands[commands:], p.Turns[turns:]} {
 		for i := range list {
 			x := &list[i]
-			from, err := c.client(x.From)
-			x.From = from
-			x.To, _ = c.client(x.To)
-			wrong = max(wrong, err)
+			x.From, x.To = at(x.From), at(x.To)
 			if call, found := p.byID[x.Correlation]; found {
 				x.From = max(x.From, p.Calls[call].Began)
 			}
@@ -61,14 +62,11 @@ func (p *Process) server(answers []answer) (wrong int64) {
 	seen := p.waitsForStreams()
 	for i := range p.Work[work:] {
 		w := &p.Work[work+i]
-		from, err := c.client(w.server)
-		w.From = from
-		w.To, _ = c.client(w.through)
-		wrong = max(wrong, err)
+		w.From, w.To = at(w.server), at(w.through)
 		p.clamp(w, seen)
 	}
 	keepOrder(p.Work[work:])
-	return wrong
+	return trust
 }
 
 // records reads one answer. It says whether it is as it should be.

@@ -146,8 +146,11 @@ func (t *Timeline) Table(w io.Writer) error {
 // Notes say how far the timeline can be trusted.
 func (t *Timeline) Notes() (list []string) {
 	if len(t.GPUs) > 0 {
-		const what = "times are by this machine's clock; those of the server and its GPUs may be wrong by %v"
-		list = append(list, fmt.Sprintf(what, round(time.Duration(t.Error))))
+		const what = "times are by this machine's clock; those of the server and its GPUs may be wrong by %v, or by %v if " +
+			"one way takes far longer than the other (shortest round trip: %v)"
+		c := &t.Clock
+		list = append(list, fmt.Sprintf(what, round(time.Duration(c.Likely)), round(time.Duration(c.Most)),
+			round(time.Duration(c.Shortest))))
 	}
 	if n := t.Lost; n > 0 {
 		list = append(list, fmt.Sprintf("%d events are missing: a process keeps 256 MiB, and the disk has to have room", n))

@@ -15,7 +15,7 @@ type Timeline struct {
 	Processes []*Process
 	GPUs      []*GPU
 	From, To  int64
-	Error     int64 // by how much times of server and GPU may be wrong, in ns
+	Clock     Clock // how far times of server and GPU can be trusted
 	Lost      uint64
 }
 
@@ -118,7 +118,7 @@ func Build(parts []*Part) *Timeline {
 			t.Processes = append(t.Processes, p)
 		}
 		t.Lost += part.Lost
-		t.Error = max(t.Error, p.take(part))
+		t.Clock = t.Clock.join(p.take(part))
 	}
 	slices.SortFunc(t.Processes, func(a, b *Process) int {
 		return cmp.Or(cmp.Compare(a.Began, b.Began), cmp.Compare(a.PID, b.PID))
@@ -133,8 +133,8 @@ func Build(parts []*Part) *Timeline {
 	return t
 }
 
-// take adds what one file has. It gives how wrong times of the server may be.
-func (p *Process) take(part *Part) (wrong int64) {
+// take adds what one file has. It gives how far times of the server can be trusted.
+func (p *Process) take(part *Part) Clock {
 	p.Began = min(p.Began, part.Began)
 	p.Ended = max(p.Ended, part.Began, part.Ended)
 	p.Orderly = p.Orderly || part.Ended != 0
@@ -151,7 +151,7 @@ func (p *Process) take(part *Part) (wrong int64) {
 		p.ranges(part)
 	}
 	if len(part.calls)+len(part.waits)+len(part.answers) == 0 {
-		return 0
+		return Clock{}
 	}
 	p.GPU = true
 	first := len(p.Calls)

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "b1604d47fa7eb9bbbfa9b458ad8d08a68649a64a27fd1ff44a91cf0f030fbd71"
+const Digest = "9320a59f16d1a517ed175417b70a7e5d9d164fb98aae1e122a0cc608ab9b2da6"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -980,9 +980,9 @@ const SizeProfile = 8
 
 // ProfileState is the payload.
 type ProfileState struct {
-	Now      uint64
-	Kinds    uint32
-	Reserved uint32
+	Now   uint64
+	Kinds uint32
+	Held  uint32
 }
 
 // SizeProfileState is the size of ProfileState in bytes.
@@ -1002,12 +1002,12 @@ const SizeProfileRead = 8
 // ProfileRecords is the payload.
 // then for each name a profile_name and its bytes, padded to 8; then for each record its profile_record
 type ProfileRecords struct {
-	Now      uint64
-	Lost     uint64
-	Names    uint32
-	Records  uint32
-	More     uint32
-	Reserved uint32
+	Now     uint64
+	Lost    uint64
+	Names   uint32
+	Records uint32
+	More    uint32
+	Held    uint32
 }
 
 // SizeProfileRecords is the size of ProfileRecords in bytes.

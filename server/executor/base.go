@@ -30,6 +30,7 @@ type base struct {
 	table    *handle.Table
 	handles  *handles
 
+	came     int64   // when there was last something on the connection, by metrics.Now
 	commands uint64  // carried out, with this one
 	cmd      command // the one being carried out
 	params   args    // of it

@@ -1,12 +1,14 @@
 package executor
 
 import (
+	"math"
 	"sync"
 	"time"
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
 )
 
@@ -32,6 +34,7 @@ type profile struct {
 	on       bool
 	graphs   bool              // are told of as a whole
 	own      uint32            // those of ownKinds that are recorded
+	conn     transport.Timed   // nil: the connection cannot tell
 	names    map[string]uint32 // that the client knows
 	told     string            // the reason that was logged why nobody can tell
 
@@ -48,7 +51,17 @@ func newProfile(s *Session, cfg Config) profile {
 	if recorder == nil {
 		recorder, _ = cfg.GPU.(cuda.Recorder)
 	}
-	return profile{base: &s.base, recorder: recorder}
+	conn, _ := cfg.Conn.(transport.Timed)
+	return profile{base: &s.base, recorder: recorder, conn: conn}
+}
+
+// waited is for how long, in ns, what has been received had been on this machine, as far as a profile wants to know:
+// no time that it takes to wake the executor is to be taken for the network's.
+func (p *profile) waited() int64 {
+	if p.conn == nil || (!p.on && p.own == 0) {
+		return 0
+	}
+	return int64(p.conn.Since())
 }
 
 // control begins and ends recording.
@@ -61,7 +74,7 @@ func (p *profile) control(c *command) (cuda.CUresult, error) {
 		return 0, protocolError("profile with %d bytes behind it", len(rest))
 	}
 	kinds := p.begin(m.Kinds & (workKinds | ownKinds))
-	answerWith(&p.arena, c, wire.ProfileState{Now: now(), Kinds: kinds}, 0)
+	answerWith(&p.arena, c, wire.ProfileState{Held: p.held(), Now: now(), Kinds: kinds}, 0)
 	return cuda.CUDA_SUCCESS, nil
 }
 
@@ -178,6 +191,13 @@ func (p *profile) read(c *command) (cuda.CUresult, error) {
 	if len(rest) != 0 || m.Bytes < wire.SizeProfileRecords {
 		return 0, protocolError("profile_read of %d bytes with %d behind it", m.Bytes, len(rest))
 	}
+	if p.conn != nil {
+		p.conn.KeepTimes() // of another socket, too, where the client had to come back
+	}
+	if m.Bytes < wire.SizeProfileRecords+wire.SizeProfileRecord { // a question about the clock, which shall cost little
+		answerWith(&p.arena, c, wire.ProfileRecords{Held: p.held(), Now: now()}, 0)
+		return cuda.CUDA_SUCCESS, nil
+	}
 	if p.on {
 		p.recorder.Flush()
 	}
@@ -190,7 +210,7 @@ func (p *profile) read(c *command) (cuda.CUresult, error) {
 // take gives the oldest work in so many bytes, and keeps what is left. p.mu is held.
 func (p *profile) take(most int, all bool) []byte {
 	room := most - wire.SizeProfileRecords
-	head := wire.ProfileRecords{Now: now(), Lost: p.lost}
+	head := wire.ProfileRecords{Lost: p.lost}
 	var names, records []byte
 	kept := p.work[:0]
 	copies := make(map[uint32]int)
@@ -233,6 +253,7 @@ func (p *profile) take(most int, all bool) []byte {
 	}
 	clear(p.work[len(kept):])
 	p.work, p.copies = kept, copies
+	head.Held, head.Now = p.held(), now()
 	out := append(wire.Bytes(&head), names...)
 	return append(out, records...)
 }
@@ -257,3 +278,7 @@ func appendWork(b []byte, w *cuda.Work, name uint32) []byte {
 }
 
 func now() uint64 { return uint64(time.Now().UnixNano()) }
+
+// held is for how long the server has had the question in hand: so much of the client's round trip was no travelling.
+// It is asked before the clock: it may only seem shorter than it was.
+func (p *profile) held() uint32 { return uint32(min(metrics.Now()-p.came, math.MaxUint32)) }

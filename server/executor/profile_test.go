@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
@@ -160,6 +161,31 @@ func TestProfile(t *testing.T) {
 	work()
 	if list, _ = c.readProfile(1<<20, true); len(list) != 0 {
 		t.Errorf("recorded afterwards: %+v", list)
+	}
+}
+
+// TestProfileClock: what the server says of its clock lies between the question and the answer.
+func TestProfileClock(t *testing.T) {
+	c := connect(t)
+	c.profile(workKinds)
+	c.correlation = 7
+	c.must(cuda.OpCuMemsetD32Async, words(c.alloc(64), 6, 16, 0))
+	c.correlation = 0
+	for range 100 {
+		m := wire.ProfileRead{Bytes: wire.SizeProfileRecords}
+		asked := uint64(time.Now().UnixNano())
+		reply := c.must(wire.OpProfileRead, wire.Bytes(&m))
+		answered := uint64(time.Now().UnixNano())
+		head, rest, ok := wire.View[wire.ProfileRecords](reply)
+		if !ok || len(rest) != 0 || head.Records != 0 {
+			t.Fatalf("%+v with %d bytes behind it", head, len(rest))
+		}
+		if head.Now-uint64(head.Held) < asked || head.Now > answered {
+			t.Errorf("held for %d ns until %d; asked at %d, answered at %d", head.Held, head.Now, asked, answered)
+		}
+	}
+	if list, _ := c.readProfile(1<<20, true); len(list) != 1 {
+		t.Errorf("%d records are left", len(list))
 	}
 }
 

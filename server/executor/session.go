@@ -107,8 +107,7 @@ type Session struct {
 	profile  profile
 
 	conn transport.Conn
-	came int64 // when there was last something on the connection, by metrics.Now
-	left bool  // the program has taken its leave
+	left bool // the program has taken its leave
 
 	in       input
 	out      output
@@ -305,7 +304,8 @@ func (s *Session) loop() (err error) {
 		}
 		progress := n > 0
 		if progress {
-			s.came = metrics.Now()
+			waited := s.profile.waited()
+			s.came = metrics.Now() - waited // in this order: it may only seem later than it was
 			s.metrics.Add(metrics.Received(s.conn.Transport()), n)
 			s.metrics.Set(metrics.QueueBytes, s.in.buffered())
 			s.pulse.begin()

@@ -88,9 +88,10 @@ func scuda_core_call(c *C.struct_scuda_call) {
 	}
 	call := session.Call{
 		Begin: uint64(c.begin), End: uint64(c.end), Thread: uint32(c.thread),
-		Reply: bytes(c.reply, C.uint64_t(c.reply_cap)),
+		Reply: bytes(c.reply, C.uint64_t(c.reply_cap)), Timed: c.timed != 0,
 	}
 	s.Call(&call)
+	c.came = C.uint64_t(call.Came)
 	c.result, c.reply_len = C.int32_t(call.Result), C.uint32_t(call.Length)
 }
 

@@ -1,9 +1,9 @@
 /* What the GPU did. The server keeps it, by its clock and under the ids that the program's calls have here; it is
  * fetched by who flushes, and by a thread that runs only while something is recorded.
  *
- * Times: a question with its answer says how the clocks stand to each other, to half the time that it took. Then what
- * cannot be is put right: no work begins before the call that it came with, and none ends after the return of a wait
- * that was for it. */
+ * Times: a question with its answer says how the clocks stand to each other, to half the time that both were on
+ * their way. Some are asked in a row each time, for the sake of the quickest. Then what cannot be is put right: no work
+ * begins before the call that it came with, and none ends after the return of a wait that was for it. */
 #define _GNU_SOURCE
 #include "cupti.h"
 
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 _Atomic uint32_t cupti_period;
-enum { FETCH_MS = 100, ANSWER = 1 << 20, SAMPLES = 16, STREAMS = 256, MUCH = 256 << 10 };
+enum { FETCH_MS = 100, ANSWER = 1 << 20, SAMPLES = 8, DRIFT = 50 /* ppm */, STREAMS = 256, MUCH = 256 << 10 };
 
 /* ---- where work came from, and who waited for it ---- */
 
@@ -71,19 +71,42 @@ static struct cupti_origin origin_of(const struct wire_profile_record *r, uint64
 /* ---- clocks; under fetch_lock ---- */
 
 static int64_t offset;         /* the server's less ours */
-static uint64_t shortest;      /* of the first questions; 0: there was none */
+static struct { int64_t least, most; uint64_t at; } known; /* where it lies between; at 0: nothing is known */
 static struct { uint64_t real, program; } before, latest_pair; /* the program's clock beside ours */
 
-/* The server looked at its clock between the question and the answer. What is believed of it stays for as long as that
- * can be, so that times do not jump. */
-static void note_clock(uint64_t asked, uint64_t server, uint64_t answered, int first) {
-  int64_t least = (int64_t)(server - answered), most = (int64_t)(server - asked);
-  if (first && (!shortest || answered - asked < shortest)) {
-    shortest = answered - asked;
-    offset = least + (most - least) / 2;
+/* Our clock less CLOCK_MONOTONIC: of some tries the one that nobody came between. */
+static int64_t since_monotonic(void) {
+  int64_t shift = 0;
+  uint64_t shortest = UINT64_MAX;
+  for (int i = 0; i < 3; i++) {
+    struct timespec t;
+    uint64_t a = cupti_real();
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    uint64_t b = cupti_real();
+    if (b - a >= shortest) continue;
+    shortest = b - a;
+    shift = (int64_t)(a + shortest / 2 - (uint64_t)t.tv_sec * 1000000000u - (uint64_t)t.tv_nsec);
   }
-  if (offset < least) offset = least;
-  if (offset > most) offset = most;
+  return shift;
+}
+
+/* The server looked at its clock when it had the question in hand, and when it answered. What was known before is true
+ * still, but for a drift; unless a clock was set. */
+static void note_clock(const struct wire_profile_records *head, const struct scuda_profile_times *times) {
+  uint64_t shift = (uint64_t)since_monotonic(), asked = times->sent + shift, answered = times->came + shift;
+  int64_t least = (int64_t)(head->now - answered), most = (int64_t)(head->now - head->held - asked);
+  if (known.at) {
+    int64_t away = (int64_t)(answered - known.at) * DRIFT / 1000000, was = known.least - away, be = known.most + away;
+    int64_t low = was > least ? was : least, high = be < most ? be : most;
+    if (low <= high) {
+      least = low;
+      most = high;
+    }
+  }
+  known.least = least;
+  known.most = most;
+  known.at = answered;
+  offset = least + (most - least) / 2;
   uint64_t a = cupti_real(), program = cupti_now(), b = cupti_real();
   latest_pair.real = a + (b - a) / 2;
   latest_pair.program = program;
@@ -283,10 +306,11 @@ static uint64_t lost;
 static pthread_mutex_t fetch_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* One answer's; not 0: there is more. Under fetch_lock. */
-static int take(const uint8_t *p, uint32_t bytes, uint64_t asked, uint64_t answered) {
+static int take(const uint8_t *p, uint32_t bytes, const struct scuda_profile_times *times) {
   const struct wire_profile_records *head = (const void *)p;
   const uint8_t *end = p + bytes;
-  note_clock(asked, head->now, answered, 0);
+  uint64_t answered = cupti_real();
+  note_clock(head, times);
   if (head->lost > lost) {
     cupti_lost(head->lost - lost);
     lost = head->lost;
@@ -306,16 +330,28 @@ static int take(const uint8_t *p, uint32_t bytes, uint64_t asked, uint64_t answe
   return head->more && head->records;
 }
 
+/* How the clocks stand to each other. Under fetch_lock. */
+static void ask_clock(void) {
+  for (int i = 0; i < SAMPLES && told; i++) {
+    struct wire_profile_records head;
+    struct scuda_profile_times times;
+    uint32_t got = 0;
+    if (cupti_front->serves() != 2 || cupti_front->read(&head, sizeof head, 0, &got, &times)) return;
+    note_clock(&head, &times);
+  }
+}
+
 /* all: of copies, too, that may go on. Under fetch_lock. */
 static void fetch(uint32_t all) {
   static uint8_t *answer;
   if (!answer && !(answer = malloc(ANSWER))) return;
   int more = told != 0;
+  ask_clock();
   while (more) {
+    struct scuda_profile_times times;
     uint32_t got = 0;
-    uint64_t asked = cupti_real();
-    if (cupti_front->serves() != 2 || cupti_front->read(answer, ANSWER, all, &got)) return;
-    more = take(answer, got, asked, cupti_real());
+    if (cupti_front->serves() != 2 || cupti_front->read(answer, ANSWER, all, &got, &times)) return;
+    more = take(answer, got, &times);
   }
 }
 
@@ -366,7 +402,7 @@ static void start_thread(void) {
 /* Tells the server what is wanted, and asks for its clock a few times. Under fetch_lock. */
 static void settle(uint32_t kinds) {
   static _Atomic int said;
-  uint32_t kept = 0, got = 0;
+  uint32_t kept = 0;
   uint64_t clock = 0;
   fetch(1); /* it forgets what it has */
   int32_t r = cupti_front->control(kinds, &kept, &clock);
@@ -377,15 +413,9 @@ static void settle(uint32_t kinds) {
     cupti_front->log(SCUDA_WARN, r ? "the server does not record profiles: they have the program's calls alone" :
                      "the server cannot tell what its GPU does: profiles have the program's calls alone");
   if (!told) return;
-  shortest = 0;
-  before.real = 0;
+  before.real = known.at = 0;
   memset(ends, 0, sizeof ends);
-  for (int i = 0; i < SAMPLES; i++) {
-    struct wire_profile_records head;
-    uint64_t asked = cupti_real();
-    if (cupti_front->read(&head, sizeof head, 0, &got)) return;
-    note_clock(asked, head.now, cupti_real(), 1);
-  }
+  ask_clock();
   start_thread();
 }
 

@@ -35,6 +35,7 @@ type waiter struct {
 	state      uint32
 	result     int32
 	length     uint32 // of the payload as sent, may exceed the buffer
+	came       int64  // when the reply came; 0: not known
 	reply      []byte
 	dst        []byte // of the synchronous download that the call is, if any
 	early      *early
@@ -58,6 +59,9 @@ type Call struct {
 	Result int32
 	Reply  []byte // filled as far as it goes
 	Length uint32 // bytes of payload that the server sent
+
+	Timed bool  // Came is of interest
+	Came  int64 // when the reply came to this machine: CLOCK_MONOTONIC, ns; 0: not known
 }
 
 // Send sends the ring up to end, of which the reply is waited for by a later Call.
@@ -70,6 +74,9 @@ func (s *Session) Call(c *Call) {
 		c.Result = InvalidValue
 		return
 	}
+	if c.Timed {
+		s.reader.keepTimes()
+	}
 	wait, err := s.calls.enroll(w, c.Reply, c.Begin)
 	if err != nil {
 		s.fail(err)
@@ -79,7 +86,7 @@ func (s *Session) Call(c *Call) {
 		s.send.flush(c.End)
 		s.reader.await(w)
 	}
-	c.Result, c.Length = w.result, w.length
+	c.Result, c.Length, c.Came = w.result, w.length, w.came
 	if w.dst != nil {
 		s.calls.setDestination(w, nil)
 	}
@@ -104,6 +111,7 @@ func (cs *calls) waiter(thread uint32) *waiter {
 func (cs *calls) enroll(w *waiter, reply []byte, begin uint64) (bool, error) {
 	cs.Lock()
 	defer cs.Unlock()
+	w.came = 0
 	if lost := cs.shared.lost(); lost != 0 {
 		w.result, w.length = lost, 0
 		return false, nil
@@ -136,8 +144,8 @@ func (cs *calls) awaits(w *waiter, number uint64) {
 	cs.Unlock()
 }
 
-// complete gives w its result and wakes its thread. The lock is held.
-func (cs *calls) complete(w *waiter, result int32, length uint32) {
+// complete gives w its result, which came then, and wakes its thread. The lock is held.
+func (cs *calls) complete(w *waiter, result int32, length uint32, came int64) {
 	if w.next != nil {
 		w.next.prev = w.prev
 	}
@@ -147,7 +155,7 @@ func (cs *calls) complete(w *waiter, result int32, length uint32) {
 		cs.waiting = w.next
 	}
 	w.next, w.prev, w.listed = nil, nil, false
-	w.result, w.length = result, length
+	w.result, w.length, w.came = result, length, came
 	if atomic.SwapUint32(&w.state, stateDone) == stateSleeping {
 		futexWake(&w.state)
 	}
@@ -187,6 +195,6 @@ func (cs *calls) release() {
 	cs.Lock()
 	defer cs.Unlock()
 	for cs.waiting != nil {
-		cs.complete(cs.waiting, cs.shared.lost(), 0)
+		cs.complete(cs.waiting, cs.shared.lost(), 0, 0)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/transport"
 )
 
@@ -19,8 +21,9 @@ import (
 type reader struct {
 	lock       uint32 // 1 while somebody reads
 	sleepers   atomic.Int32
-	led        int    // how often a thread has led
-	background uint32 // futex: see runBackground
+	led        int         // how often a thread has led
+	times      atomic.Bool // somebody wants to know when replies come
+	background uint32      // futex: see runBackground
 	busy       mutex
 	rx         receiver
 	notice     atomic.Pointer[notice] // what the server said last
@@ -88,6 +91,33 @@ func (rd *reader) lead(w *waiter) bool {
 		}
 	}
 	return true
+}
+
+// keepTimes has the times kept at which replies come. Sockets have to be told so anew where a connection was lost.
+func (rd *reader) keepTimes() {
+	if c, ok := rd.conn.(transport.Timed); ok {
+		c.KeepTimes()
+	}
+	rd.times.Store(true)
+}
+
+// arrived is when the bytes came to this machine that were received last; 0: nobody wants to know.
+func (rd *reader) arrived() int64 {
+	if !rd.times.Load() {
+		return 0
+	}
+	since := int64(0)
+	if c, ok := rd.conn.(transport.Timed); ok {
+		since = int64(c.Since())
+	}
+	return monotonic() - since // in this order: it may only seem later than it was
+}
+
+// monotonic is CLOCK_MONOTONIC, by which the front's times are.
+func monotonic() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // which every Linux has
+	return t.Nano()
 }
 
 // taken says whether somebody reads.

@@ -24,6 +24,8 @@ type receiver struct {
 	chain  transport.Chain
 
 	notices int // so many have come
+
+	came int64 // when what was received last came to this machine: CLOCK_MONOTONIC, ns; 0: nobody wants to know
 }
 
 // receive takes what the connection has, with one system call, and handles it. [transport.ErrAgain] says that there was
@@ -47,6 +49,7 @@ func (rd *reader) receive() error {
 	if err != nil {
 		return err
 	}
+	rx.came = rd.arrived()
 	rd.traffic.received.Add(uint64(n))
 	rx.w += n
 	return rd.parse(rx)
@@ -65,6 +68,7 @@ func (rd *reader) receiveInPlace(rx *receiver) error {
 	if err != nil {
 		return err
 	}
+	rx.came = rd.arrived()
 	rd.traffic.received.Add(uint64(n))
 	direct := min(n, len(rx.sink))
 	rx.sink = rx.sink[direct:]
@@ -196,11 +200,11 @@ func (rd *reader) finish(rx *receiver) {
 		}
 		switch {
 		case rx.early == nil && w.listed:
-			rd.calls.complete(w, h.Result, h.Len)
+			rd.calls.complete(w, h.Result, h.Len, rx.came)
 		case rx.early != nil && w.listed: // its thread came in the meantime
 			rd.calls.ahead -= len(rx.early.data)
 			copy(w.reply, rx.early.data)
-			rd.calls.complete(w, h.Result, h.Len)
+			rd.calls.complete(w, h.Result, h.Len, rx.came)
 		case rx.early != nil:
 			w.early = rx.early
 		}

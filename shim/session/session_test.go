@@ -295,6 +295,27 @@ func TestReplyBeforeTheCall(t *testing.T) {
 	})
 }
 
+// TestTimedCall: whoever wants to know is told when the reply came, which others are not.
+func TestTimedCall(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	var answered atomic.Int64
+	p.command = func(p *peer, h transport.CommandHeader, payload, bulk []byte) {
+		answered.Store(monotonic())
+		echo(p, h, payload, bulk)
+	}
+	s, _ := p.open(f, nil)
+	within(t, func() {
+		for i := range 4 {
+			end := f.publish(opEcho, transport.FlagAnswer, 1, nil)
+			c := Call{Begin: end - transport.CommandHeaderSize, End: end, Thread: 1, Timed: i%2 == 0}
+			s.Call(&c)
+			if now := monotonic(); i%2 == 0 && (c.Came < answered.Load() || c.Came > now) {
+				t.Errorf("it came at %d, the server answered at %d, now it is %d", c.Came, answered.Load(), now)
+			}
+		}
+	})
+}
+
 func TestHostFunctions(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	type run struct {

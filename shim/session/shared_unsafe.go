@@ -11,7 +11,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/base/core.h.
-const ABI = 9
+const ABI = 10
 
 // Shared is struct scuda_shared of shim/front/base/core.h, which explains it; the front owns the memory.
 type Shared struct {

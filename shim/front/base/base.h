@@ -104,6 +104,8 @@ struct scuda_thread {
   const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value;
   void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
   uint32_t own;                /* SCUDA_OWN: what it does is the library's */
+  uint32_t timed;              /* as in struct scuda_call, of its next call; came is of the last such */
+  uint64_t came;
   uint64_t named;              /* the stream that the thread's last call named; see progress.c */
   uint64_t recording;          /* the event that the next command records */
   uint32_t shared;             /* the next command uses memory that other processes have as well; see order.c */

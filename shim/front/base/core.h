@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 9
+#define SCUDA_CORE_ABI 10
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload,
  * bye). tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with
@@ -105,6 +105,8 @@ struct scuda_call {             /* one synchronous call; everything stays the ca
   void *reply;                  /* where the reply's payload goes */
   uint32_t reply_cap;
   uint32_t reply_len;           /* out: bytes of payload the server sent (may exceed cap; only cap are stored) */
+  uint32_t timed, reserved;     /* 1: came is of interest */
+  uint64_t came;                /* out: when the reply came to this machine, by CLOCK_MONOTONIC in ns; 0: not known */
 };
 
 /* Exported by the core. All may be called from any thread; none calls back into the front except host functions. */

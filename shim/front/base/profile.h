@@ -38,6 +38,10 @@ enum {
 /* Numbers as the driver gives them. 0: not known. */
 struct scuda_profile_ids { uint32_t context, stream, device; };
 
+/* Of a question to the server, by CLOCK_MONOTONIC in ns: it was sent after the one, its answer came to this machine
+ * before the other, however long it took to wake who waited for it. */
+struct scuda_profile_times { uint64_t sent, came; };
+
 struct scuda_profile_table {
   uint64_t bytes;
   int32_t (*serves)(void);     /* not 0: a server is configured, so that calls go there; 2: there is a session */
@@ -45,7 +49,8 @@ struct scuda_profile_table {
   uint32_t *(*flags)(uint32_t *count);  /* by the runtime's callback ids */
   /* what the server keeps of the GPU's work from now on (wire.spec, profile), and its clock; CUresult */
   int32_t (*control)(uint32_t kinds, uint32_t *kept, uint64_t *now);
-  int32_t (*read)(void *to, uint32_t bytes, uint32_t all, uint32_t *got); /* wire.spec, profile_read; CUresult */
+  /* wire.spec, profile_read; CUresult */
+  int32_t (*read)(void *to, uint32_t bytes, uint32_t all, uint32_t *got, struct scuda_profile_times *);
   void (*ids)(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *);
   const char *(*kernel)(uint64_t function);  /* a kernel's name; NULL: it is none */
   /* what kind it is: wire.spec, profile_memory. bytes, unless NULL: of the whole allocation, 0 if that is not known */

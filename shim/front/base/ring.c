@@ -206,8 +206,13 @@ void scuda_start(struct scuda_cmd *c) {
 int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
   if (SCUDA_LIKELY(!(c->answer & STARTED))) begin_call(c);
   struct scuda_call call = {
-      .begin = c->begin, .end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap};
+      .begin = c->begin, .end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap,
+      .timed = c->thread->timed};
   scuda_core.call(&call);
+  if (SCUDA_UNLIKELY(call.timed)) {
+    c->thread->timed = 0;
+    c->thread->came = call.came;
+  }
   if (SCUDA_UNLIKELY(c->since))
     scuda_trace_note(c->bytes > TRACE_AS_DATA ? SCUDA_COUNT_DATA : SCUDA_COUNT_ANSWER, c->op, c->since,
                      c->bytes + call.reply_len);

@@ -97,17 +97,24 @@ int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now) {
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got) {
+int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+                           struct scuda_profile_times *times) {
   struct wire_profile_read m = {.bytes = bytes, .all = all};
+  struct scuda_thread *t = scuda_thread();
+  uint64_t sent = scuda_events_now(); /* another thread may send what is in the ring */
+  t->came = 0;
+  t->timed = 1;
   int32_t r = ask(OP_PROFILE_READ, &m, sizeof m, to, bytes, got);
+  *times = (struct scuda_profile_times){sent, t->came ? t->came : scuda_events_now()};
   return !r && *got < sizeof(struct wire_profile_records) ? scuda_bad_reply("a profile's records") : r;
 }
 
 int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now) {
   return (scuda_events_on() ? scuda_timeline_control : scuda_profile_control)(kinds, kept, now);
 }
-int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got) {
-  return (scuda_events_on() ? scuda_timeline_read : scuda_profile_read)(to, bytes, all, got);
+int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+                              struct scuda_profile_times *times) {
+  return (scuda_events_on() ? scuda_timeline_read : scuda_profile_read)(to, bytes, all, got, times);
 }
 
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids) {

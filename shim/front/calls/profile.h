@@ -20,9 +20,11 @@ int32_t scuda_profile_attach(const struct scuda_profiler *profiler);
 uint32_t *scuda_profile_flags(uint32_t *count);
 /* as the table has them: a timeline is told as well */
 int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now);
-int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got);
+int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+                              struct scuda_profile_times *);
 int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
-int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got);
+int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+                           struct scuda_profile_times *);
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids);
 const char *scuda_profile_kernel(uint64_t function);
 uint32_t scuda_profile_memory(uint64_t address, uint64_t *bytes);

@@ -7,6 +7,7 @@
 #include <time.h>
 
 enum {
+  FIRST_MS = 10,               /* the machine begins to note when bytes come a moment after it was told to */
   EVERY_MS = 100, SAMPLES = 8, ANSWER = 256 << 10,
   KINDS = WIRE_PROFILE_KERNELS | WIRE_PROFILE_COPIES | WIRE_PROFILE_MEMSETS | WIRE_PROFILE_COMMANDS | WIRE_PROFILE_TURNS
 };
@@ -77,19 +78,28 @@ static int32_t control(uint32_t wanted, uint32_t *got, uint64_t *now) {
   return r;
 }
 
-static int32_t fetch(void *to, uint32_t bytes, uint32_t all, uint32_t *got) {
-  struct event_read e = {.event.kind = EVENT_READ, .asked = scuda_events_now()};
-  int32_t r = scuda_profile_read(to, bytes, all, got);
-  e.answered = scuda_events_now();
-  e.length = r ? 0 : *got;
+static int32_t fetch(void *to, uint32_t bytes, uint32_t all, uint32_t *got, struct scuda_profile_times *times) {
+  int32_t r = scuda_profile_read(to, bytes, all, got, times);
+  struct event_read e = {.event.kind = EVENT_READ, .length = r ? 0 : *got, .asked = times->sent,
+                         .answered = times->came};
   if (!r) scuda_event(&e, sizeof e, to, *got);
   return r;
 }
 
 static void fetch_all(uint32_t all) {
   const struct wire_profile_records *head = (const void *)answer;
+  struct scuda_profile_times times;
   uint32_t got = 0, more = 1;
-  while (more && kept && scuda_serving() && !fetch(answer, ANSWER, all, &got)) more = head->more && head->records;
+  while (more && kept && scuda_serving() && !fetch(answer, ANSWER, all, &got, &times))
+    more = head->more && head->records;
+}
+
+/* How the clocks stand to each other: some questions in a row, of which the first wakes who has gone to sleep. */
+static void ask_clock(void) {
+  struct scuda_profile_times times;
+  uint32_t got = 0;
+  for (int i = 0; i < SAMPLES && kept && scuda_serving(); i++)
+    fetch(answer, sizeof(struct wire_profile_records), 0, &got, &times);
 }
 
 static void tell_traffic(void) {
@@ -114,9 +124,10 @@ int32_t scuda_timeline_control(uint32_t kinds, uint32_t *got, uint64_t *now) {
 }
 
 /* The profiler gets what it wants, which may be less than what there is. */
-int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got) {
+int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+                            struct scuda_profile_times *times) {
   scuda_lock(&lock);
-  int32_t r = fetch(to, bytes, all, got);
+  int32_t r = fetch(to, bytes, all, got, times);
   uint32_t wanted = theirs;
   scuda_unlock(&lock);
   if (r) return r;
@@ -143,13 +154,14 @@ int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *go
 static void look(uint32_t all) {
   scuda_lock(&lock);
   if (!theirs || all) fetch_all(all);
+  if (!theirs) ask_clock();
   scuda_unlock(&lock);
   tell_traffic();
 }
 
 static void *run(void *nothing) {
-  const struct timespec t = {0, EVERY_MS * 1000000};
-  while (scuda_serving()) {
+  for (long ms = FIRST_MS; scuda_serving(); ms = EVERY_MS) {
+    const struct timespec t = {0, ms * 1000000};
     nanosleep(&t, NULL);
     if (scuda_serving()) look(0);
   }
@@ -173,9 +185,7 @@ void scuda_timeline_begins(uint64_t connecting) {
   if (!scuda_events_on() || atomic_exchange(&begun, 1)) return;
   tell_connecting(connecting);
   scuda_lock(&lock);
-  if ((answer = malloc(ANSWER)) && !control(KINDS, &got, &now))
-    for (int i = 0; i < SAMPLES && kept; i++) /* how the clocks stand to each other */
-      fetch(answer, sizeof(struct wire_profile_records), 0, &got);
+  if ((answer = malloc(ANSWER)) && !control(KINDS, &got, &now)) ask_clock();
   scuda_unlock(&lock);
   if (kept != KINDS)
     scuda_log(SCUDA_WARN, kept ? "the server cannot tell what its GPU does: the timeline has no kernels" :

@@ -13,5 +13,6 @@ uint32_t scuda_timeline_correlation(void);
 void scuda_timeline_called(const struct scuda_profiled *c);  /* at the end of a call */
 /* The two questions of a profiler's, asked so that both get what they want. */
 int32_t scuda_timeline_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
-int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got);
+int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+                            struct scuda_profile_times *);
 #endif

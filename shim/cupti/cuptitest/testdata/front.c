@@ -53,12 +53,19 @@ static int32_t control(uint32_t kinds, uint32_t *kept, uint64_t *now) {
   return 0;
 }
 
-static int32_t read_work(void *to, uint32_t bytes, uint32_t all, uint32_t *got) {
+static uint64_t monotonic(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int32_t read_work(void *to, uint32_t bytes, uint32_t all, uint32_t *got, struct scuda_profile_times *times) {
   static const struct wire_profile_name name = {1, 8};
   struct wire_profile_records head = {0};
   uint8_t *p = to;
+  times->sent = monotonic();
   front_spin(front_real() + delay_to * 1000);
-  head.now = server_clock(front_real());
+  uint64_t came = front_real();
   if (bytes > sizeof head + 1024) { /* names are sent with each answer, which is allowed */
     head.names = 1;
     head.records = count - given;
@@ -67,9 +74,12 @@ static int32_t read_work(void *to, uint32_t bytes, uint32_t all, uint32_t *got) 
     memcpy(p + sizeof head + sizeof name + 8, &list[given], head.records * sizeof *list);
     given = count;
   }
+  head.now = server_clock(front_real());
+  head.held = (uint32_t)(head.now - server_clock(came));
   memcpy(p, &head, sizeof head);
   *got = (uint32_t)(sizeof head + (head.names ? sizeof name + 8 + head.records * sizeof *list : 0));
   front_spin(front_real() + delay_back * 1000);
+  times->came = monotonic();
   return 0;
 }
 
