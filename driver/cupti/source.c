@@ -136,14 +136,28 @@ const uint8_t *source_next(void) {
 
 static void *subscriber;
 
-int source_begin(const uint32_t *kinds, const uint32_t *ids, size_t site, size_t id) {
+enum { INVALID_PARAMETER = 1, OUT_OF_MEMORY = 8 };
+
+int source_begin(const uint32_t *kinds, const uint32_t *ids, size_t site, size_t id, struct source_step *step) {
   site_at = site;
   id_at = id;
-  if (!calls && !(calls = calloc(CALLS, sizeof *calls))) return 8; // out of memory
+  *step = (struct source_step){"memory", 0};
+  if (!calls && !(calls = calloc(CALLS, sizeof *calls))) return OUT_OF_MEMORY;
+  step->what = "cuptiActivityRegisterCallbacks";
   int r = register_callbacks(request, complete);
-  if (!r) r = subscribe(&subscriber, on_call, NULL);
-  for (; !r && *ids; ids++) r = enable_callback(1, subscriber, DRIVER_API, *ids);
-  for (; !r && *kinds; kinds++) r = enable(*kinds);
+  if (!r) {
+    step->what = "cuptiSubscribe";
+    r = subscribe(&subscriber, on_call, NULL);
+  }
+  for (; !r && *ids; ids++) {
+    *step = (struct source_step){"cuptiEnableCallback", *ids};
+    r = enable_callback(1, subscriber, DRIVER_API, *ids);
+    if (r == INVALID_PARAMETER) r = 0; // a call that is newer than this library
+  }
+  for (; !r && *kinds; kinds++) {
+    *step = (struct source_step){"cuptiActivityEnable", *kinds};
+    r = enable(*kinds);
+  }
   return r;
 }
 

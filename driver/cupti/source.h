@@ -7,8 +7,10 @@
 // Opens a library and finds its functions; NULL, or why not. It stays open.
 const char *source_open(const char *path);
 // Begins recording: kinds of activities, and callback ids of calls that bring work (0 ends both). site and id are where
-// a callback's data have the site and the correlation id. A result of CUPTI's.
-int source_begin(const uint32_t *kinds, const uint32_t *calls, size_t site, size_t id);
+// a callback's data have the site and the correlation id. Calls that the library does not know are left out: an older
+// one does not know the newest. A result of CUPTI's; step says which of its functions gave it, and for what.
+struct source_step { const char *what; uint32_t of; };
+int source_begin(const uint32_t *kinds, const uint32_t *calls, size_t site, size_t id, struct source_step *step);
 int source_end(const uint32_t *kinds);
 const char *source_text(int result);
 // The calling thread's next calls belong to this; 0: to nobody.

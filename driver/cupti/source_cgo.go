@@ -1,8 +1,7 @@
 // Package cupti records what a real GPU does, by NVIDIA's CUPTI in the worker's process. The library is opened when a
 // client first records a profile, and not before: other sessions pay nothing for it.
 //
-// It has not been tried on a GPU: what is known of CUPTI in a process like a worker was measured by a program of its
-// own, and its tests run against a library that stands in for CUPTI.
+// Its tests run against a library that stands in for CUPTI; perf/gpu/profiles.py tries it on a GPU.
 //
 // Locks: none. Record, Flush and Correlate are called by the executor's thread. CUPTI's own threads fill buffers,
 // behind a lock of source.c that is held for moments.
@@ -99,8 +98,10 @@ func (s *Source) Record(sink func(*cuda.Work), graphs bool) error {
 		s.kinds = append(s.kinds, facts.CUPTI_ACTIVITY_KIND_GRAPH_TRACE)
 	}
 	s.kinds = append(s.kinds, 0)
-	r := C.source_begin(&s.kinds[0], &calls[0], C.size_t(callbackSite), C.size_t(callbackID))
-	if err := check("beginning a profile", r); err != nil {
+	var step C.struct_source_step
+	r := C.source_begin(&s.kinds[0], &calls[0], C.size_t(callbackSite), C.size_t(callbackID), &step)
+	what := fmt.Sprintf("beginning a profile: %s of %d", C.GoString(step.what), step.of)
+	if err := check(what, r); err != nil {
 		C.source_end(&s.kinds[0])
 		for C.source_next() != nil { // what came meanwhile belongs to no profile, and would be taken for the next one's
 		}

@@ -88,7 +88,8 @@ func TestSourceRefused(t *testing.T) {
 		t.Errorf("scuda's own: %v", err)
 	}
 	err = New(standIn(t, "-DFAILING")).Record(func(*cuda.Work) {}, false)
-	if err == nil || !strings.Contains(err.Error(), "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)") {
+	const want = "cuptiActivityEnable of 10: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"
+	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("privileges: %v", err)
 	}
 }

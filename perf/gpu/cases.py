@@ -513,8 +513,9 @@ import frameworks  # noqa: E402
 import libraries  # noqa: E402
 import management  # noqa: E402
 import processes  # noqa: E402
+import profiles  # noqa: E402
 
-assert allocators and frameworks and libraries and management and processes
+assert allocators and frameworks and libraries and management and processes and profiles
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-// Stands in for CUPTI: each flush is as if three calls had been made by the calling thread, two of which are called
+// Stands in for the CUPTI of CUDA 13.0: each flush is as if three calls had been made by the calling thread, two of which are called
 // back for, and their work was over. FAILING: activities cannot be enabled.
 #include <stdint.h>
 #include <stdlib.h>
@@ -23,7 +23,10 @@ int cuptiActivityEnable(uint32_t kind) {
 int cuptiActivityDisable(uint32_t kind) { return graphs -= kind == 51, kinds--, 0; }
 int cuptiSubscribe(void **s, callback_fn f, void *user) { return *s = &callback, callback = f, 0; }
 int cuptiUnsubscribe(void *s) { return callback = NULL, calls = 0, s != &callback; }
-int cuptiEnableCallback(uint32_t on, void *s, uint32_t domain, uint32_t id) { return calls++, domain != 1 || !id; }
+int cuptiEnableCallback(uint32_t on, void *s, uint32_t domain, uint32_t id) {
+  if (domain != 1 || !id || id > 806) return 1; // CUDA 13.0 has calls up to there
+  return calls++, 0;
+}
 int cuptiActivityGetNumDroppedRecords(void *c, uint32_t s, size_t *n) { return *n = 0, 0; }
 int cuptiGetResultString(int r, const char **text) { return *text = "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", 0; }
 
