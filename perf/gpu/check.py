@@ -4,8 +4,8 @@ $OUT.
 
     check.py [-j N] [--repeat N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
-Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml, profiles); "c:NAME" for
-the C programs of e2e/programs; "written:cuda" and "written:nvml" (which bytes of their buffers all functions write,
+Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml, profiles);
+"c:NAME" for the C programs of e2e/programs; "written:cuda" and "written:nvml" (which bytes of their buffers all functions write,
 e2e/programs/answers.c); "cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..."
 (nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or built where there is Go), both of suite nvml. "torch_" means
 all that begin so. A case whose native run does not repeat itself bit for bit (it is run again when it differs) is
@@ -335,7 +335,8 @@ def start_server(folder, env):
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("cases", nargs="*", help="names or prefixes; a leading - leaves out (after --)")
-    ap.add_argument("--suite", action="append", default=[], choices=["pr1", "frameworks", "libraries", "nvml", "profiles"],
+    ap.add_argument("--suite", action="append", default=[],
+                    choices=["pr1", "frameworks", "libraries", "nvml", "profiles"],
                     help="only cases of this suite; may be repeated")
     ap.add_argument("-j", type=int, default=4, help="cases at once")
     ap.add_argument("--repeat", type=int, default=1, help="how often each case is run and compared")

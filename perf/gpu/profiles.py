@@ -50,8 +50,8 @@ def seen(p):
     without_call = [e["name"] for e in gpu if e["args"].get("correlation") not in calls]
     early = [e["name"] for e in gpu if e["args"].get("correlation") in calls
              and e["ts"] + 1e-3 < calls[e["args"]["correlation"]]["ts"]]
-    shapes = counts(f"{e['name'][:60]} {e['args'].get('grid')} {e['args'].get('block')} {e['args'].get('shared memory')}"
-                    f" {e['args'].get('registers per thread')}" for e in gpu if e["cat"] == "kernel")
+    details = ("grid", "block", "shared memory", "registers per thread")
+    shapes = counts(f"{e['name'][:60]} {[e['args'].get(d) for d in details]}" for e in gpu if e["cat"] == "kernel")
     copies = counts(f"{e['name']} {e['args'].get('bytes')}" for e in gpu if e["cat"] != "kernel")
     out = {
         "kernels": counts(e["name"] for e in gpu if e["cat"] == "kernel"),
@@ -113,7 +113,7 @@ def profile_resnet():
 def profile_gpt2():
     """Training in bf16 and generating, with stacks and modules."""
     torch = torch_for_repeating()
-    from cases import gpt2
+    gpt2 = sys.modules["__main__"].gpt2  # cases.py is what runs
 
     model = gpt2(torch)
     tokens = torch.randint(0, 50257, (2, 128), generator=torch.Generator().manual_seed(3)).cuda()
