@@ -136,7 +136,7 @@ const uint8_t *source_next(void) {
 
 static void *subscriber;
 
-enum { INVALID_PARAMETER = 1, OUT_OF_MEMORY = 8 };
+enum { OUT_OF_MEMORY = 8 };
 
 int source_begin(const uint32_t *kinds, const uint32_t *ids, size_t site, size_t id, struct source_step *step) {
   site_at = site;
@@ -149,10 +149,15 @@ int source_begin(const uint32_t *kinds, const uint32_t *ids, size_t site, size_t
     step->what = "cuptiSubscribe";
     r = subscribe(&subscriber, on_call, NULL);
   }
-  for (; !r && *ids; ids++) {
+  if (!r) {
     *step = (struct source_step){"cuptiEnableCallback", *ids};
-    r = enable_callback(1, subscriber, DRIVER_API, *ids);
-    if (r == INVALID_PARAMETER) r = 0; // a call that is newer than this library
+    int taken = 0;
+    for (; *ids; ids++) {
+      int refused = enable_callback(1, subscriber, DRIVER_API, *ids); // as a call that is newer than this library
+      if (refused) r = refused;
+      else taken = 1;
+    }
+    if (taken) r = 0;
   }
   for (; !r && *kinds; kinds++) {
     *step = (struct source_step){"cuptiActivityEnable", *kinds};
