@@ -262,7 +262,11 @@ func (c *tlsConn) Wait(ev Events, timeout time.Duration) (Events, error) {
 
 // ConnOf makes a [Conn] of a connection, with or without TLS, which it closes: the descriptor is another one.
 func ConnOf(c net.Conn) (Conn, error) {
-	d, err := newDialled(c, c.RemoteAddr().String())
+	remote := "a client that has gone"
+	if a := c.RemoteAddr(); a != nil { // the kernel forgets it when the peer has reset the connection
+		remote = a.String()
+	}
+	d, err := newDialled(c, remote)
 	if err != nil {
 		return nil, err
 	}

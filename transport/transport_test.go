@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -353,4 +355,48 @@ func FuzzStream(f *testing.F) {
 			t.Errorf("message %+v", h)
 		}
 	})
+}
+
+// A client may break its connection off before the process that is to serve it looks at it: the kernel does not say any
+// more who that was.
+func TestConnOfBrokenOff(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := far.(*net.TCPConn).File()
+	if err := errors.Join(err, far.Close(), near.(*net.TCPConn).SetLinger(0), near.Close()); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	reset := []unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}
+	if _, err := unix.Poll(reset, -1); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.RemoteAddr() != nil {
+		t.Fatal("the kernel says more than is told here")
+	}
+	conn, err := ConnOf(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Recv([][]byte{{0}}); err == nil {
+		t.Error("it can be read from")
+	}
+	if err := conn.Close(); err != nil {
+		t.Error(err)
+	}
 }
