@@ -132,9 +132,9 @@ func (l *lines) closed() bool {
 	inOrder := false
 	for line, r := range l.all {
 		switch why := l.lost[line]; {
-		case errors.Is(why, io.EOF):
+		case errors.Is(why, io.EOF), errors.Is(why, unix.EPIPE): // sent to behind the end: else the kernel says ECONNRESET
 			inOrder = true
-		case errors.Is(why, unix.ECONNRESET), errors.Is(why, unix.EPIPE), r.IsOver():
+		case errors.Is(why, unix.ECONNRESET), r.IsOver():
 		default:
 			return false
 		}

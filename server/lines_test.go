@@ -21,7 +21,7 @@ func TestLinesClosed(t *testing.T) {
 	}{
 		"in order":                 {[3]error{io.EOF, io.EOF, io.EOF}, true},
 		"unread bytes":             {[3]error{reset, io.EOF, reset}, true},
-		"sent to after its end":    {[3]error{io.EOF, io.EOF, unix.EPIPE}, true},
+		"sent to after its end":    {[3]error{reset, unix.EPIPE, reset}, true},
 		"one lives":                {[3]error{io.EOF, io.EOF, nil}, false},
 		"resets by something":      {[3]error{reset, reset, reset}, false},
 		"one is replaced":          {[3]error{io.EOF, transport.ErrReplaced, io.EOF}, false},
