@@ -13,14 +13,15 @@ func TestRudePrograms(t *testing.T) {
 		{"closed", "is lost: "},
 		{"close_range", "is lost: "},
 		{"taken", "is lost: "},
+		{"files", "is lost: "},
 		{"limit", ""},
 		{"processes", "so many cannot be started; raise the limit on processes"},
 		{"space", "raise the limit on virtual memory"},
 		{"threadless", ""},
 		{"handler", "a signal handler called CUDA"},
 	} {
-		t.Run(c.what, func(t *testing.T) {
-			p := s.client(t, "rude", c.what)
+		for _, resume := range []string{"1", "0"} { // closed descriptors are no outage
+			p := start(t, s.env("SCUDA_RESUME="+resume), program("rude"), kernels, c.what)
 			p.stdin.Close()
 			if code := p.wait(patience); code != 0 || strings.TrimSpace(p.out.String()) != "ok" {
 				t.Fatalf("exit status %d\nstdout:\n%s\nstderr:\n%.4000s", code, p.out, p.err)
@@ -28,6 +29,6 @@ func TestRudePrograms(t *testing.T) {
 			if n := strings.Count(p.err.String(), c.says); c.says != "" && n != 1 {
 				t.Errorf("%d lines say %q:\n%s", n, c.says, p.err)
 			}
-		})
+		}
 	}
 }

@@ -51,7 +51,7 @@ const (
 
 // tcpConn is a Conn on a stream socket that no poller of the Go runtime knows.
 type tcpConn struct {
-	fd     int
+	descriptor
 	remote string
 	closed atomic.Bool
 
@@ -90,15 +90,15 @@ func (c *tcpConn) putBack(b []byte) {
 	c.early.Store(len(b) > 0)
 }
 
-// standFor puts the socket behind another number of a descriptor, in the place of what that stands for now.
-func (c *tcpConn) standFor(fd int) error {
-	if err := unix.Dup3(c.fd, fd, unix.O_CLOEXEC); err != nil {
+// replace puts the socket behind the number of another one, which that still has.
+func (c *tcpConn) replace(other descriptor) (err error) {
+	if c.descriptor, err = c.moveTo(other); err != nil {
 		return fmt.Errorf("connection to %s: %w", c.remote, err)
 	}
-	_ = unix.Close(c.fd)
-	c.fd = fd
 	return nil
 }
+
+func (c *tcpConn) place() descriptor { return c.descriptor }
 
 func (c *tcpConn) takeBack(bufs [][]byte) (n int) {
 	for _, b := range bufs {
@@ -119,10 +119,14 @@ func NewConn(fd int, remote string) (Conn, error) {
 }
 
 func newConn(fd int, remote string) (*tcpConn, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
+	d, err := describe(fd)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("connection to %s: %w", remote, err)
 	}
-	return &tcpConn{fd: fd, remote: remote}, nil
+	return &tcpConn{descriptor: d, remote: remote}, nil
 }
 
 // Detach takes the socket out of the Go runtime's poller: it closes c and gives a duplicate of its descriptor.
@@ -242,11 +246,12 @@ func (c *tcpConn) Wait(ev Events, timeout time.Duration) (Events, error) {
 	}
 }
 
-func (c *tcpConn) Shutdown() { _ = unix.Shutdown(c.fd, unix.SHUT_RDWR) }
+// Shutdown ends the stream, where the number still stands for the socket.
+func (c *tcpConn) Shutdown() { c.shutdown() }
 
 func (c *tcpConn) Close() error {
 	if c.closed.Swap(true) {
 		return net.ErrClosed
 	}
-	return unix.Close(c.fd)
+	return c.close()
 }

@@ -45,7 +45,7 @@ func duplicate(fd int) (int, error) {
 }
 
 // Reserve keeps descriptors for a connection that is opened later, perhaps when the program has taken all others.
-type Reserve struct{ fds []int }
+type Reserve struct{ all []descriptor }
 
 // reserved is what opening a connection takes: a socket, another number for it, and a file of the resolver's.
 const reserved = 3
@@ -53,23 +53,25 @@ const reserved = 3
 // NewReserve takes them. Where there are none, there is no reserve.
 func NewReserve() *Reserve {
 	r := new(Reserve)
-	first, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	first, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // which can be told from others
 	if err != nil {
 		return r
 	}
 	defer unix.Close(first)
 	for range reserved {
 		if fd, err := duplicate(first); err == nil {
-			r.fds = append(r.fds, fd)
+			if d, err := describe(fd); err == nil {
+				r.all = append(r.all, d)
+			}
 		}
 	}
 	return r
 }
 
-// Release gives them back.
+// Release gives back what is still there.
 func (r *Reserve) Release() {
-	for _, fd := range r.fds {
-		_ = unix.Close(fd)
+	for _, d := range r.all {
+		_ = d.close()
 	}
-	r.fds = nil
+	r.all = nil
 }

@@ -24,14 +24,18 @@ func TestHighDescriptors(t *testing.T) {
 		t.Errorf("descriptors %d and %d, the numbers begin at %d", low, high, from)
 	}
 	r := NewReserve()
-	fds := r.fds
-	if len(fds) != reserved {
-		t.Fatalf("%d are kept", len(fds))
+	kept := r.all
+	if len(kept) != reserved {
+		t.Fatalf("%d are kept", len(kept))
+	}
+	if err := unix.Dup3(low, kept[0].fd, unix.O_CLOEXEC); err != nil { // as a program may do
+		t.Fatal(err)
 	}
 	r.Release()
-	for _, fd := range fds {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
-			t.Errorf("%d stays open", fd)
+	for i, d := range kept {
+		if _, err := unix.FcntlInt(uintptr(d.fd), unix.F_GETFD, 0); (err == nil) != (i == 0) {
+			t.Errorf("%d of %d: %v", i, len(kept), err)
 		}
 	}
+	_ = unix.Close(kept[0].fd)
 }

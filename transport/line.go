@@ -25,7 +25,7 @@ const (
 // stream stands still for, where a thread that the kernel wakes by itself is sooner back at work than a goroutine for
 // which the runtime's poller has to be woken first. One goroutine may read while another writes.
 type Line struct {
-	fd   int
+	descriptor
 	ends [2]net.Addr             // of the socket: here and there
 	head [MessageHeaderSize]byte // of the message that is being sent
 	bufs [3][]byte
@@ -40,7 +40,7 @@ type Line struct {
 
 // Resumed makes a Line of a stream that outlives its sockets.
 func Resumed(r *Resumable) *Line {
-	l := &Line{fd: r.FD(), res: r}
+	l := &Line{descriptor: descriptor{fd: r.FD()}, res: r}
 	if a, err := unix.Getsockname(l.fd); err == nil {
 		l.ends[0] = tcpAddr(a)
 	}
@@ -80,10 +80,13 @@ func NewLine(c net.Conn) (*Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd := -1
+	fd, own := -1, descriptor{}
 	if cerr := raw.Control(func(f uintptr) {
 		if fd, err = duplicate(int(f)); err == nil {
 			err = unix.SetNonblock(fd, false)
+		}
+		if err == nil {
+			own, err = describe(fd)
 		}
 	}); cerr != nil {
 		err = cerr
@@ -95,7 +98,7 @@ func NewLine(c net.Conn) (*Line, error) {
 		return nil, fmt.Errorf("a socket that blocks: %w", err)
 	}
 	Unhurried(fd)
-	return &Line{fd: fd, ends: [2]net.Addr{c.LocalAddr(), c.RemoteAddr()}, tls: stream}, nil
+	return &Line{descriptor: own, ends: [2]net.Addr{c.LocalAddr(), c.RemoteAddr()}, tls: stream}, nil
 }
 
 // FD is the line's descriptor.
@@ -318,7 +321,7 @@ func (l *Line) Shutdown() {
 		l.res.Shutdown()
 		return
 	}
-	_ = unix.Shutdown(l.fd, unix.SHUT_RDWR)
+	l.shutdown()
 }
 
 // Close also releases the descriptor; no call may be in progress.
@@ -329,7 +332,7 @@ func (l *Line) Close() error {
 	if l.res != nil {
 		return l.res.Close()
 	}
-	return unix.Close(l.fd)
+	return l.close()
 }
 
 func yield() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,14 +19,21 @@ func (r *Resumable) Lose(why error) { r.lose(why) }
 func (r *Resumable) lose(why error) { r.giveUp(func() { r.lost(why) }) }
 
 // giveUp shuts the socket down, which wakes those who wait for it. Whoever is told has been before another socket can
-// take its place.
+// take its place. A number that stands for the socket no longer has no place for another: the stream ends.
 func (r *Resumable) giveUp(told func()) {
 	r.replacing.Lock()
 	defer r.replacing.Unlock()
+	if r.state.Load() != resumeAttached {
+		return
+	}
+	if !r.socket.Load().place().isOurs() {
+		r.end(ErrTaken)
+		return
+	}
 	if !r.state.CompareAndSwap(resumeAttached, resumeLost) {
 		return
 	}
-	_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
+	r.socket.Load().Shutdown()
 	r.changed.Ring()
 	told()
 }
@@ -103,7 +111,10 @@ func (r *Resumable) exchange(next dialled, received uint64) error {
 	r.replayed.Store(r.out.Replayed())
 	r.replacing.Lock()
 	defer r.replacing.Unlock()
-	if err := next.standFor(r.fd); err != nil {
+	if err := next.replace(r.socket.Load().place()); err != nil {
+		if errors.Is(err, ErrTaken) {
+			r.end(err)
+		}
 		return err
 	}
 	Unhurried(r.fd)
@@ -117,7 +128,7 @@ func (r *Resumable) exchange(next dialled, received uint64) error {
 	r.owes.Store(false)
 	r.dry.Store(false)
 	if !r.state.CompareAndSwap(resumeDetached, resumeAttached) {
-		_ = unix.Shutdown(r.fd, unix.SHUT_RDWR) // the stream has ended meanwhile
+		next.Shutdown() // the stream has ended meanwhile
 		return ErrOver
 	}
 	r.changed.Ring()
@@ -150,7 +161,7 @@ func (r *Resumable) end(why error) {
 		return
 	}
 	r.state.Store(resumeEnded)
-	_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
+	r.socket.Load().Shutdown()
 	close(r.ended)
 	r.changed.Ring()
 }

@@ -25,7 +25,7 @@ import (
 // the rest of a big record, until the socket brings it or is shut down. The socket changes under both, and under
 // replacing, which is taken last. What else changes is atomic.
 type Resumable struct {
-	fd     int
+	fd     int // of the socket at present, as long as the process has not given the number to something else
 	remote string
 	peerTo int // bytes of the peer's that are received before it is told so
 	lost   func(error)

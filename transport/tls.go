@@ -298,7 +298,8 @@ func newDialled(c net.Conn, remote string) (dialled, error) {
 type dialled interface {
 	Conn
 	putBack(b []byte)
-	standFor(fd int) error
+	place() descriptor
+	replace(other descriptor) error
 	Timed
 }
 

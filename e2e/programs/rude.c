@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -80,6 +81,29 @@ static void taken(void) {
     CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN, "bytes came to descriptor %d", fd);
 }
 
+// A file of the program's takes the place of every descriptor that it did not open: no socket gets there instead, and
+// nothing is written to it.
+static void files(void) {
+  begin();
+  work();
+  char name[] = "/tmp/rude-XXXXXX", text[16] = {0};
+  int own = mkstemp(name), taken[1024], n = 0;
+  CHECK(own >= 0 && unlink(name) == 0 && write(own, "mine", 4) == 4, "a file: %s", strerror(errno));
+  for (int fd = 3; fd < 1024; fd++)
+    if (fd != own && fcntl(fd, F_GETFD) >= 0) {
+      CHECK(dup2(own, fd) == fd, "dup2: %s", strerror(errno));
+      taken[n++] = fd;
+    }
+  CHECK(n > 2, "the library had %d descriptors", n);
+  lost();
+  struct stat mine, there;
+  CHECK(!fstat(own, &mine) && mine.st_size == 4, "the file has %ld bytes", (long)mine.st_size);
+  CHECK(pread(own, text, sizeof text, 0) == 4 && !strcmp(text, "mine"), "the file says %s", text);
+  for (int i = 0; i < n; i++)
+    CHECK(!fstat(taken[i], &there) && there.st_ino == mine.st_ino && there.st_dev == mine.st_dev,
+          "descriptor %d is another file", taken[i]);
+}
+
 static void at_limit(void) {
   struct rlimit limit = {256, 256};
   setrlimit(RLIMIT_NOFILE, &limit);
@@ -149,6 +173,7 @@ int main(int argc, char **argv) {
   if (!strcmp(what, "closed")) closed(0);
   else if (!strcmp(what, "close_range")) closed(1);
   else if (!strcmp(what, "taken")) taken();
+  else if (!strcmp(what, "files")) files();
   else if (!strcmp(what, "limit")) at_limit();
   else if (!strcmp(what, "processes")) processes();
   else if (!strcmp(what, "space")) space();

@@ -5,6 +5,7 @@ package main
 #include <stdio.h>
 #include <stdlib.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "threads.h"
 
@@ -25,8 +26,11 @@ static void scuda_before_fork(void) {
 	}
 }
 
+// What the program has put in the place of a socket stays.
 static void scuda_in_child(void) {
-	for (int i = 0; i < scuda_socket_count; i++) close(scuda_sockets[i]);
+	struct stat st;
+	for (int i = 0; i < scuda_socket_count; i++)
+		if (!fstat(scuda_sockets[i], &st) && S_ISSOCK(st.st_mode)) close(scuda_sockets[i]);
 	scuda_socket_count = 0;
 }
 

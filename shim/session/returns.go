@@ -113,7 +113,7 @@ func (r *returns) isLost(b *returning, why error) {
 	until := time.Now().Add(r.dialer.welcome.Grace)
 	r.owner.start(func() {
 		err := r.comeBack(b, why, until)
-		r.isOver(err == nil)
+		r.isOver(err == nil && !b.conn.IsOver())
 		if err != nil {
 			b.conn.Fail(err)
 			r.owner.fail(err)

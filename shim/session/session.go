@@ -283,6 +283,9 @@ func reason(err error) string {
 		return "the server's machine does not answer any more (" + err.Error() + ")"
 	case errors.Is(err, transport.ErrMalformed):
 		return "the server sent something that is not the protocol (" + err.Error() + ")"
+	case errors.Is(err, transport.ErrTaken), errors.Is(err, syscall.EBADF), errors.Is(err, syscall.ENOTSOCK):
+		return "the program has closed the descriptor of a connection, or put something of its own in that place (programs " +
+			"do that which close all descriptors that they do not know)"
 	case errors.Is(err, net.ErrClosed):
 		return "the connection was closed"
 	case errors.Is(err, errSilent):
