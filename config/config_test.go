@@ -180,20 +180,20 @@ func TestReadClient(t *testing.T) {
 	for name, value := range map[string]string{"SCUDA_SERVER": "gpu", "SCUDA_TOKEN": " secret ", "SCUDA_TRANSPORT": "tcp",
 		"SCUDA_RDMA_DEVICE": " mlx5_0:1 ",
 		"SCUDA_RDMA_MEMORY": "64MiB", "SCUDA_BULK": "0", "SCUDA_INSECURE": "1", "SCUDA_QUEUE": "90s",
-		"SCUDA_RESUME": " 1 "} {
+		"SCUDA_RESUME": " 0 "} {
 		t.Setenv(name, value)
 	}
 	want := Client{
 		Server:    transport.Target{Address: "gpu:14833", Token: []byte("secret"), TokenOf: "SCUDA_TOKEN"},
 		Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB,
-		Queue: 90 * time.Second, Resume: true,
+		Queue: 90 * time.Second,
 	}
 	if got, err := ReadClient(); err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	t.Setenv("SCUDA_BULK", "many")
 	t.Setenv("SCUDA_RESUME", "")
-	if got, err := ReadClient(); err != nil || got.Bulk != usualBulk || got.Resume {
+	if got, err := ReadClient(); err != nil || got.Bulk != usualBulk || !got.Resume {
 		t.Errorf("%+v, %v", got, err)
 	}
 	for _, name := range []string{"SCUDA_RESUME", "SCUDA_RDMA_MEMORY", "SCUDA_TRANSPORT", "SCUDA_INSECURE",

@@ -48,8 +48,8 @@ var Settings = []Setting{
 		Meaning: "how long a program waits for a place on a server that is full: `30s`, `10m`, `2h`; `0`: not at all; " +
 			"default: until there is one"},
 	{Name: "SCUDA_RESUME", Common: true,
-		Meaning: "`1`: a program goes on where it was when its connections were lost and could be made again; `0` (the " +
-			"default): it loses its session with them"},
+		Meaning: "`1` (the default): a program goes on where it was when its connections were lost and could be made " +
+			"again; `0`: it loses its session with them"},
 	{Name: "SCUDA_BULK", Meaning: "connections for big copies beside the main one; default 4"},
 	{Name: "SCUDA_METRICS", Server: true,
 		Meaning: "HOST:PORT where the program's process offers metrics; port 0 picks one"},

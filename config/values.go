@@ -165,9 +165,9 @@ func ReadClient() (*Client, error) {
 		return nil, fmt.Errorf("SCUDA_QUEUE: %w", err)
 	}
 	switch text := strings.Trim(os.Getenv("SCUDA_RESUME"), blanks); text {
-	case "", "0":
-	case "1":
+	case "", "1":
 		c.Resume = true
+	case "0":
 	default:
 		return nil, fmt.Errorf("SCUDA_RESUME: write 1 or 0, not %.40q", text)
 	}

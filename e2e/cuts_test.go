@@ -42,7 +42,7 @@ func (s *server) harmed(
 	done := make(chan error, 1)
 	go func() { done <- p.Serve(ctx) }()
 	c := exec.CommandContext(ctx, program(name), append([]string{kernels}, args...)...)
-	c.Env = append(os.Environ(), append(clientEnv(p.Address(), "SCUDA_RESUME=1"), more...)...)
+	c.Env = append(os.Environ(), append(clientEnv(p.Address()), more...)...)
 	text, err := c.Output()
 	cancel()
 	if e := (*exec.ExitError)(nil); errors.As(err, &e) {

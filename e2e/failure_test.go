@@ -56,18 +56,18 @@ func (s *server) closed() int {
 func TestKilledClient(t *testing.T) {
 	const mib = 512
 	for name, c := range map[string]struct {
-		resume, grace string
-		more          []string
+		grace     string
+		env, more []string
 	}{
-		"without resuming":        {resume: "0", grace: "1h", more: []string{"loop"}},
-		"idle":                    {resume: "1", grace: "1h"},
-		"in the middle of a call": {resume: "1", grace: "1s", more: []string{"loop"}},
+		"without resuming":        {env: []string{"SCUDA_RESUME=0"}, grace: "1h", more: []string{"loop"}},
+		"idle":                    {grace: "1h"},
+		"in the middle of a call": {grace: "1s", more: []string{"loop"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, "--max-sessions", "1", "--grace", c.grace)
 			var first int64 // bytes free before there was a client
 			for i := range 2 {
-				p := start(t, s.env("SCUDA_RESUME="+c.resume), program("hold"),
+				p := start(t, s.env(c.env...), program("hold"),
 					append([]string{kernels, strconv.Itoa(mib)}, c.more...)...)
 				free, _ := strconv.ParseInt(p.await(p.out, `^free (\d+)$`)[1], 10, 64)
 				if first == 0 {

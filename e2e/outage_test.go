@@ -13,7 +13,7 @@ func TestOutage(t *testing.T) {
 	s, env := administered(t, "--metrics", "127.0.0.1:0", "--grace", "1h")
 	theirs := s.await(s.out, `metrics on (http://\S+)`)[1]
 	p := s.through(t, chaos.Config{})
-	c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1", "SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info"),
+	c := start(t, clientEnv(p.Address(), "SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info"),
 		scuda, "trace", "--json", "--", program("hold"), kernels, "16")
 	ours := c.await(c.err, `url=(http://\S+/metrics)`)[1]
 	c.await(c.out, "^ready$")
@@ -69,7 +69,7 @@ func TestOutage(t *testing.T) {
 func TestKillAway(t *testing.T) {
 	s, env := administered(t, "--grace", "1h")
 	p := s.through(t, chaos.Config{})
-	c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1"), program("hold"), kernels, "16", "loop")
+	c := start(t, clientEnv(p.Address()), program("hold"), kernels, "16", "loop")
 	c.await(c.out, "^ready$")
 	p.Reach(false)
 	p.Cut()

@@ -36,7 +36,7 @@ func TestResumeTLS(t *testing.T) {
 	for _, kind := range []chaos.Kind{chaos.Cut, chaos.Corrupt} {
 		for _, name := range []string{"copies", "callbacks"} {
 			p := s.through(t, chaos.Config{Harm: chaos.Sometimes(kind, func() int { return 6000 + rand.IntN(300_000) })})
-			env := clientEnv(p.Address(), "SCUDA_RESUME=1", "SCUDA_FINGERPRINT="+fingerprint)
+			env := clientEnv(p.Address(), "SCUDA_FINGERPRINT="+fingerprint)
 			c := start(t, env, program(name), kernels)
 			c.stdin.Close()
 			if code := c.wait(patience); code != 0 {
@@ -70,7 +70,7 @@ func TestChaos(t *testing.T) {
 func TestResumeAway(t *testing.T) {
 	s := serve(t)
 	p := s.through(t, chaos.Config{})
-	c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1"), program("hold"), kernels, "16", "loop")
+	c := start(t, clientEnv(p.Address()), program("hold"), kernels, "16", "loop")
 	c.await(c.out, "^ready$")
 	p.Reach(false)
 	p.Cut()
@@ -89,7 +89,7 @@ func TestResumeAway(t *testing.T) {
 func TestResumeGivesUp(t *testing.T) {
 	s := serve(t, "--grace", "2s")
 	p := s.through(t, chaos.Config{})
-	c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1"), program("hold"), kernels, "16", "loop")
+	c := start(t, clientEnv(p.Address()), program("hold"), kernels, "16", "loop")
 	c.await(c.out, "^ready$")
 	p.Reach(false)
 	p.Cut()
@@ -99,7 +99,7 @@ func TestResumeGivesUp(t *testing.T) {
 
 	p.Reach(true)
 	began := time.Now()
-	c = start(t, clientEnv(p.Address(), "SCUDA_RESUME=1"), program("hold"), kernels, "16", "loop")
+	c = start(t, clientEnv(p.Address()), program("hold"), kernels, "16", "loop")
 	c.await(c.out, "^ready$")
 	for _, pid := range s.workers(t) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)

@@ -66,7 +66,7 @@ func TestSilentPaths(t *testing.T) {
 func (s *server) halfway(t *testing.T) (*process, *chaos.Proxy) {
 	t.Helper()
 	p := s.through(t, chaos.Config{})
-	c := start(t, clientEnv(p.Address(), "SCUDA_RESUME=1"), program("counted"), kernels, "60", "half")
+	c := start(t, clientEnv(p.Address()), program("counted"), kernels, "60", "half")
 	c.await(c.out, "^half$")
 	return c, p
 }
@@ -177,7 +177,7 @@ func TestCutsMemory(t *testing.T) {
 	measure := func(cfg chaos.Config) (client, worker, cuts int) {
 		s := serve(t, "--warm", "1")
 		p := s.through(t, cfg)
-		c := start(t, clientEnv(p.Address(), append(oneBulk, "SCUDA_RESUME=1")...), program("counted"), kernels, rounds,
+		c := start(t, clientEnv(p.Address(), oneBulk...), program("counted"), kernels, rounds,
 			"big", "stay")
 		c.await(c.out, "^"+rounds+" rounds")
 		for _, pid := range s.workers(t) {

@@ -151,9 +151,6 @@ func (o *chaosOptions) env(proxy, server string) ([]string, error) {
 		return nil, err
 	}
 	env = setEnv(env, "SCUDA_TRANSPORT", "tcp") // RDMA would go past the proxy
-	if os.Getenv("SCUDA_RESUME") == "" {
-		env = setEnv(env, "SCUDA_RESUME", "1")
-	}
 	if os.Getenv("SCUDA_TOKEN") == "" && os.Getenv("SCUDA_TOKEN_FILE") == "" {
 		token, _, err := config.Token(server)
 		if err != nil {
