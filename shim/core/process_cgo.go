@@ -5,7 +5,7 @@ package main
 #include <stdio.h>
 #include <stdlib.h>
 #include <pthread.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "threads.h"
 
@@ -28,9 +28,11 @@ static void scuda_before_fork(void) {
 
 // What the program has put in the place of a socket stays.
 static void scuda_in_child(void) {
-	struct stat st;
-	for (int i = 0; i < scuda_socket_count; i++)
-		if (!fstat(scuda_sockets[i], &st) && S_ISSOCK(st.st_mode)) close(scuda_sockets[i]);
+	for (int i = 0; i < scuda_socket_count; i++) {
+		int type;
+		socklen_t n = sizeof type;
+		if (!getsockopt(scuda_sockets[i], SOL_SOCKET, SO_TYPE, &type, &n)) close(scuda_sockets[i]);
+	}
 	scuda_socket_count = 0;
 }
 
