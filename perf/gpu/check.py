@@ -5,11 +5,11 @@ $OUT.
     check.py [-j N] [--repeat N] [--timeout S] [--suite NAME]... [--native-only | --remote-only] [--list] [CASE...]
 
 Cases: the functions of cases.py and the files that it imports (suites pr1, frameworks, libraries, nvml, profiles);
-"c:NAME" for the C programs of e2e/programs; "written:cuda" and "written:nvml" (which bytes of their buffers all functions write,
-e2e/programs/answers.c); "cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of cuda/; "smi:..."
-(nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or built where there is Go), both of suite nvml. "torch_" means
-all that begin so. A case whose native run does not repeat itself bit for bit (it is run again when it differs) is
-reported as "varies", not as equal.
+"c:NAME" for the C programs of e2e/programs; "written:cuda" and "written:nvml" (which bytes of their buffers all
+functions write, e2e/programs/answers.c); "cu:static" and "cu:shared" (nvcc); "cuda:NAME" for the CUDA C++ programs of
+cuda/; "smi:..." (nvidia-smi) and "go:nvml" (Go bindings; build/gonvml, or built where there is Go), both of suite nvml.
+"torch_" means all that begin so. A case whose native run does not repeat itself bit for bit (it is run again when it
+differs) is reported as "varies", not as equal.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-// Stands in for the CUPTI of CUDA 13.0: each flush is as if three calls had been made by the calling thread, two of which are called
-// back for, and their work was over. FAILING: activities cannot be enabled.
+// Stands in for the CUPTI of CUDA 13.0: each flush is as if three calls had been made by the calling thread, two of
+// which are called back for, and their work was over. FAILING: activities cannot be enabled.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
