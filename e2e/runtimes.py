@@ -1,4 +1,5 @@
-"""Takes single files out of a large Debian package without fetching it all: runtimes.py URL NAME OUTPUT.
+"""Takes single files out of a large Debian package without fetching it all: runtimes.py URL NAME OUTPUT. A NAME that
+ends with / is that of a folder, whose files come into the folder OUTPUT.
 
 A .deb is an ar archive whose data.tar.xz consists of blocks that can be unpacked one by one; the index at its end
 (the .xz file format, tukaani.org/xz/xz-file-format.txt, 4.3) says where they are. Only the blocks with the archive's
@@ -7,6 +8,7 @@ headers and with the wanted file are fetched.
 
 import functools
 import lzma
+import os
 import sys
 import urllib.request
 
@@ -69,16 +71,25 @@ def main(url, name, output):
         if head.startswith(b"data.tar.xz"):
             break
         at += 60 + size + size % 2
-    tar, at = Xz(url, at + 60, at + 60 + size), 0
+    tar, at, found = Xz(url, at + 60, at + 60 + size), 0, False
     while True:  # files of data.tar
         head = tar.read(at, 512)
         path, size = head[:100].rstrip(b"\0").decode(), int(head[124:136].rstrip(b"\0 ") or b"0", 8)
+        _, inside, rest = path.partition("/" + name)
+        if found and (not inside or not path):
+            return  # files of a folder are in a row
         if not path:
             raise SystemExit(f"{url} has no file {name}")
-        if path.endswith("/" + name):
-            with open(output, "wb") as f:
-                f.write(tar.read(at + 512, size))
-            return
+        if inside and (name.endswith("/") or not rest):
+            to = os.path.join(output, rest) if name.endswith("/") else output
+            if path.endswith("/"):
+                os.makedirs(to, exist_ok=True)
+            else:
+                with open(to, "wb") as f:
+                    f.write(tar.read(at + 512, size))
+            if not name.endswith("/"):
+                return
+            found = True
         at += 512 + (size + 511) // 512 * 512
 
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -247,6 +248,42 @@ func TestTimelineOfProfiler(t *testing.T) {
 		if n := len(x.of("kernel", "vector_add")); n < 200 {
 			t.Errorf("%s: %d kernels", tool, n)
 		}
+	}
+}
+
+// NVIDIA's own header of NVTX finds what it looks for, and what it says is in the timeline.
+func TestTimelineOfNVTX(t *testing.T) {
+	headers := filepath.Join(root, "build/cudart")
+	if _, err := os.Stat(headers + "/nvtx3/nvToolsExt.h"); err != nil {
+		t.Fatalf("%v: run make runtimes first", err)
+	}
+	if err := compile("testdata/nvtx.c", program("nvtx"), "-I", headers); err != nil {
+		t.Fatal(err)
+	}
+	x := serve(t).traceOf(t, 0, "nvtx")
+	var got []string
+	for _, e := range x.events {
+		if e.Category == "nvtx" {
+			row, _, _ := strings.Cut(x.rows[[2]uint64{e.PID, e.TID}], " (")
+			got = append(got, fmt.Sprint(e.Phase, " ", row, " ", e.Name, " ", e.Args))
+		}
+	}
+	const attributes = "map[category:three color:#112233 payload:2.5]"
+	const ofTwo = "map[category:four of two color:#112233 payload:-7]"
+	want := []string{
+		"X NVTX of the thread text map[]", "X NVTX of the thread wïde map[]", "X NVTX of the thread attributes " + attributes,
+		"i NVTX of the thread mark map[]", "i NVTX of the thread märk map[]", "i NVTX of the thread attributes " + attributes,
+		"b the thread start map[]", "b the thread stärt map[]", "b the thread attributes " + attributes,
+		"e the thread start map[]", "e the thread stärt map[]", "e the thread attributes map[]",
+		"X one: NVTX of the thread registered map[category:three of one color:#112233 payload:2.5]",
+		"X twö: NVTX of the thread registëred " + ofTwo, "i twö: NVTX of the thread registëred " + ofTwo,
+		"b the thread registëred map[category:four of two color:#112233 domain:twö payload:-7]",
+		"e the thread registëred map[]",
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
 	}
 }
 

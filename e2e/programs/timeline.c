@@ -109,7 +109,7 @@ int main(int argc, char **argv) {
   domain_category(domain, 7, "data");
   struct attributes a = {.version = 3, .size = 48, .category = 7, .color_type = 1, .color = 0xff3366cc,
                          .payload_type = 2, .payload = (uint64_t)-5, .message_type = 3, .message = name};
-  CHECK(domain_push(domain, &a) == 0 && push_w(L"l\u00e4nger") == 1, "depths");
+  CHECK(domain_push(domain, &a) == 0 && push_w(L"l\u00e4nger") == 0, "depths");
   CK(cuMemcpyHtoD(d, host, N * 4));
   CK(cuMemcpyDtoH(host, d, N * 4));
   pop();

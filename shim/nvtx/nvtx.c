@@ -109,24 +109,42 @@ static uint64_t start_w(const wchar_t *m) {
 }
 static void end(uint64_t id) { tell(EVENT_END, 0, id, NULL, NULL); }
 
-/* The depth that push and pop answer, of a thread in all its domains: tools are free in it. */
-static __thread int depth;
+/* The level that push and pop answer: of a range among those of its thread and domain. A thread has them in some
+ * domains at a time; of others it is not known. */
+enum { DOMAINS = 32, UNKNOWN = -2 /* as where there is no tool */ };
+static __thread struct { uint32_t domain; int depth; } open_ranges[DOMAINS];
+static int *depth_in(uint32_t domain) {
+  int *free = NULL;
+  for (int i = 0; i < DOMAINS; i++) {
+    if (open_ranges[i].depth && open_ranges[i].domain == domain) return &open_ranges[i].depth;
+    if (!open_ranges[i].depth && !free) {
+      open_ranges[i].domain = domain;
+      free = &open_ranges[i].depth;
+    }
+  }
+  return free;
+}
+static int pushed(uint32_t domain) {
+  int *depth = depth_in(domain);
+  return depth ? (*depth)++ : UNKNOWN;
+}
 static int domain_push(const struct handle *d, const struct nvtx_attributes *a) {
   tell_attributes(EVENT_PUSH, number_of(d), 0, a);
-  return depth++;
+  return pushed(number_of(d));
 }
 static int push_ex(const struct nvtx_attributes *a) { return domain_push(NULL, a); }
 static int push_a(const char *m) {
   tell_narrow(EVENT_PUSH, 0, m);
-  return depth++;
+  return pushed(0);
 }
 static int push_w(const wchar_t *m) {
   tell_wide(EVENT_PUSH, 0, m);
-  return depth++;
+  return pushed(0);
 }
 static int domain_pop(const struct handle *d) {
+  int *depth = depth_in(number_of(d));
   tell(EVENT_POP, number_of(d), 0, NULL, NULL);
-  return depth > 0 ? --depth : 0;
+  return depth && *depth ? --*depth : UNKNOWN;
 }
 static int pop(void) { return domain_pop(NULL); }
 
