@@ -159,7 +159,7 @@ void scuda_connect_close(int fd) {
 }
 
 /* Has a connection made. The answer is that of success, or -1 is returned. */
-static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes first,
+static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes first, int quiet,
                       struct scuda_connect_answer *answer, int *fd) {
   char folder[PATH_MAX], path[PATH_MAX + sizeof "/" PROGRAM];
   int ends[2];
@@ -178,7 +178,7 @@ static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes 
   if (result == 0 && answer->relay) relay = process > 0 && waitpid(process, NULL, WNOHANG) == 0 ? process : 0;
   else if (process > 0) while (waitpid(process, NULL, 0) < 0 && errno == EINTR) {}
   if (result == 0 && answer->code == SCUDA_CONNECT_OK) return 0;
-  if (result == 0) scuda_log(SCUDA_ERROR, "%.*s", (int)sizeof answer->error, answer->error);
+  if (result == 0 && !quiet) scuda_log(SCUDA_ERROR, "%.*s", (int)sizeof answer->error, answer->error);
   if (*fd >= 0) close(*fd);
   *fd = -1;
   return -1;
@@ -192,13 +192,13 @@ static struct scuda_connect_request request(const char *kind, const char *digest
   return r;
 }
 
-int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first,
+int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first, int quiet,
                           struct scuda_connect_answer *answer) {
   struct scuda_connect_request r = request(kind, digest);
   int fd;
   r.keep = 1;
   r.first = (uint32_t)first.n;
-  return connect_by(&r, first, answer, &fd) == 0 ? fd : -1;
+  return connect_by(&r, first, quiet, answer, &fd) == 0 ? fd : -1;
 }
 
 int scuda_connect_driver_version(int32_t *version) {
@@ -206,7 +206,7 @@ int scuda_connect_driver_version(int32_t *version) {
   struct scuda_connect_answer answer;
   int fd;
   *version = 0;
-  if (connect_by(&r, (struct scuda_bytes){0}, &answer, &fd) != 0) return -1;
+  if (connect_by(&r, (struct scuda_bytes){0}, 0, &answer, &fd) != 0) return -1;
   *version = answer.driver_version;
   if (*version <= 0)
     scuda_log(SCUDA_ERROR, "the server %.*s does not say which driver it has; look at its log",

@@ -12,8 +12,8 @@
 struct scuda_bytes { const void *data; size_t n; };
 
 /* Opens a session of that kind; the connected socket or -1. What is to be said `first` (SCUDA_CONNECT_FIRST bytes at
- * most) goes with the greeting. */
-int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first,
+ * most) goes with the greeting. `quiet`: why there is no connection is not logged. */
+int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first, int quiet,
                           struct scuda_connect_answer *answer);
 
 /* Closes what scuda_connect_session gave. Where the connection has TLS, scuda-connect goes on as long as it is open and

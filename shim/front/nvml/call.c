@@ -2,6 +2,7 @@
  * "Generic calls"). */
 #include "nvml/nvml.h"
 #include "base/common.h"
+#include "nvml/gen/nvml_gen.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ int nvml_handle_to_wire(uint64_t value, unsigned kind, uint64_t *id) {
 
 static uint64_t handle_from_wire(uint64_t id, unsigned kind) {
   if (id == 0 || id >> KIND_SHIFT != 0) return 0;
+  if (kind != NVML_KIND_nvmlDevice_t) nvml_session_holds();
   return (uint64_t)(uintptr_t)&handle_space[(kind << KIND_SHIFT) | id];
 }
 

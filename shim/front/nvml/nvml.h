@@ -86,6 +86,7 @@ void *nvml_real(const char *name);                        /* a function of the m
 int nvml_session_begin(uint32_t flags);
 int nvml_session_end(void);
 int nvml_session_ready(void);
+void nvml_session_holds(void);  /* the program gets a handle that is good in this session alone */
 int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len);
 /* size of the server's private table; works before nvmlInit */
 int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes);

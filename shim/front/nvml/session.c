@@ -1,7 +1,11 @@
 /* The NVML session: one connection of kind "nvml", one call at a time. It is used in C, without the Go core, because
  * programs ask NVML for the number of GPUs *before* they fork the processes that use CUDA, and a process whose Go
  * runtime runs cannot be forked. Another process opens it (connect.h). A forked child is as one that has not called
- * nvmlInit, as natively; its nvmlInit opens a connection of its own. */
+ * nvmlInit, as natively; its nvmlInit opens a connection of its own.
+ *
+ * Where a connection breaks, another session takes the place of the first and the question is asked again. That is
+ * right for questions, and as long as the program has no handles but those of GPUs: these are good in every session of
+ * a server, and the server keeps nothing else of a session that would be missed. SCUDA_RESUME=0 switches it off. */
 #define _GNU_SOURCE
 #include "nvml/nvml.h"
 #include "base/common.h"
@@ -12,16 +16,30 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 #include "nvml/gen/nvml_gen.h"
 
-enum { KNOWN = 3 };
+enum { KNOWN = 3, COUNTED = 1 };
+enum {
+  RETURN_MS = 60000,        /* so long a connection that broke is made again; CUDA's sessions usually have as long */
+  RETURN_FIRST_MS = 50,     /* behind the first try, which is made at once */
+  RETURN_MOST_MS = 2000,
+  RETURN_QUIET_MS = 2000,   /* so long nobody is told of it */
+  RETURNS = 3,              /* for one question: it may be what breaks them */
+};
 
 static struct {
   scuda_lock_t lock;
   int fd;                   /* -1: not connected */
+  /* of the socket: programs close descriptors that they do not know, and use their numbers */
+  uint64_t cookie;
+  int begun;                /* nvmlInit has come through */
+  uint32_t flags;           /* of nvmlInit */
+  int told;                 /* the server has said something that nobody asked for: it ends the session */
   int lost;                 /* the connection broke; stays until the program initialises NVML anew */
   uint64_t seq;             /* of the next command */
   uint64_t chain;           /* of the messages that have come */
@@ -32,9 +50,24 @@ static struct {
 } session = {.fd = -1};
 static atomic_int users;    /* nvmlInit minus nvmlShutdown */
 
+static atomic_int held;     /* the program has handles that are not good in another session */
+
+void nvml_session_holds(void) { atomic_store_explicit(&held, 1, memory_order_relaxed); }
+
+/* What the kernel knows a socket by; 0 for what is none, 1 for any where it does not say. */
+static uint64_t cookie_of(int fd) {
+  uint64_t cookie = 0;
+  socklen_t n = sizeof cookie;
+  if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) == 0) return cookie;
+  return errno == ENOPROTOOPT;
+}
+
+static int is_ours(void) { return session.cookie != 0 && cookie_of(session.fd) == session.cookie; }
+
 static void drop(void) {
-  if (session.fd >= 0) scuda_connect_close(session.fd);
+  if (session.fd >= 0 && is_ours()) scuda_connect_close(session.fd);
   session.fd = -1;
+  session.begun = session.told = 0;
   session.in.r = session.in.w = 0;
   memset(session.known, 0, sizeof session.known);
 }
@@ -44,6 +77,7 @@ static void in_child(void) {
   atomic_store(&session.lock.word, 0);
   drop();
   session.lost = 0;
+  atomic_store(&held, 0);
   atomic_store(&users, 0);
 }
 
@@ -104,6 +138,7 @@ static int receive_reply(uint64_t seq, void *reply, uint32_t cap, uint32_t *got,
       if (scuda_net_recv(session.fd, &session.in, text, m.len) != 0 ||
           scuda_net_skip(session.fd, &session.in, padded - m.len) != 0) return -1;
       text[m.len] = 0;
+      session.told = 1;
       scuda_log(SCUDA_WARN, "server: %s", text);
       continue;
     }
@@ -152,17 +187,48 @@ __attribute__((destructor)) static void at_exit(void) {
   scuda_unlock(&session.lock);
 }
 
+struct call { uint16_t op; const void *req; uint32_t req_len; void *reply; uint32_t reply_cap, *reply_len; };
+
+/* 0 with the result, or -1 with errno; the lock is held and the connection open. */
+static int attempt(const struct call *c, int32_t *result) {
+  uint8_t head[FRAME_HEADER + COMMAND_HEADER];
+  frame_header(head, COMMAND_HEADER + c->req_len);
+  uint64_t seq = command_header(head + FRAME_HEADER, c->op, WIRE_COMMAND_ANSWER, c->req_len);
+  *c->reply_len = 0;
+  if (scuda_net_send(session.fd, head, sizeof head, c->req, c->req_len) == 0)
+    return receive_reply(seq, c->reply, c->reply_cap, c->reply_len, result);
+  int broke = errno;
+  if (broke == EPIPE || broke == ECONNRESET)   /* the server may have said why */
+    (void)receive_reply(seq, c->reply, c->reply_cap, c->reply_len, result);
+  errno = broke;
+  return -1;
+}
+
+static int resumes(void) {
+  const char *text = getenv("SCUDA_RESUME");
+  return text == NULL || text[strspn(text, " \t")] != '0';
+}
+
+/* Whether another session can answer in the place of this one, which broke with errno. */
+static int may_return(uint16_t op) {
+  int broke = errno;
+  uint32_t i = op - 1u;   /* of the function */
+  int asks = i < nvml_func_count && strstr(nvml_funcs[i].name, "Get") && op != NVML_OP_nvmlInternalGetExportTable;
+  int by_network = broke != EPROTO && broke != EBADF && broke != ENOTSOCK && is_ours();
+  int may = asks && by_network && session.begun && !session.told && !atomic_load(&held) && resumes();
+  errno = broke;
+  return may;
+}
+
+static int come_back(void);
+
 /* Makes one call; the lock is held and the connection open. */
 static int exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap,
                     uint32_t *reply_len) {
-  uint8_t head[FRAME_HEADER + COMMAND_HEADER];
+  struct call c = {op, req, req_len, reply, reply_cap, reply_len};
   int32_t result = 0;
-  frame_header(head, COMMAND_HEADER + req_len);
-  uint64_t seq = command_header(head + FRAME_HEADER, op, WIRE_COMMAND_ANSWER, req_len);
-  *reply_len = 0;
-  if (scuda_net_send(session.fd, head, sizeof head, req, req_len) != 0 ||
-      receive_reply(seq, reply, reply_cap, reply_len, &result) != 0)
-    return lose();
+  for (int i = 0; attempt(&c, &result) != 0; i++)
+    if (i == RETURNS || !may_return(op) || come_back() != 0) return lose();
   return result;
 }
 
@@ -182,12 +248,14 @@ static void know(uint16_t op, const void *reply, uint32_t len) {
   k->len = len;
 }
 
-static int connect_session(struct scuda_bytes first) {
+/* quiet: another try follows, and nobody is to hear of each. */
+static int connect_session(struct scuda_bytes first, int quiet) {
   struct scuda_connect_answer answer = {.code = SCUDA_CONNECT_FAILED};
   session.chain = 0;
   session.in.r = session.in.w = 0;
-  session.fd = scuda_connect_session("nvml", nvml_digest, first, &answer);
+  session.fd = scuda_connect_session("nvml", nvml_digest, first, quiet, &answer);
   if (session.fd < 0) return answer.code == SCUDA_CONNECT_BUSY ? NVML_INSUFFICIENT_RESOURCES : NVML_DRIVER_NOT_LOADED;
+  session.cookie = cookie_of(session.fd);
   memcpy(session.server, answer.server, sizeof session.server);
   uint64_t version[2] = {1, (uint64_t)answer.driver_version};
   if (version[1] != 0) know(NVML_OP_nvmlSystemGetCudaDriverVersion_v2, version, sizeof version);
@@ -195,8 +263,8 @@ static int connect_session(struct scuda_bytes first) {
 }
 
 /* What programs do first costs one write and one read: nvmlInit, and the question for the number of GPUs that comes
- * next. */
-static int connect_and_init(uint64_t flags) {
+ * next. -1 with errno where the connection broke meanwhile. */
+static int connect_and_init(uint64_t flags, int quiet) {
   uint64_t places = 1, reply[2];
   enum { COMMAND = COMMAND_HEADER + sizeof flags };
   uint8_t first[FRAME_HEADER + 2 * COMMAND];
@@ -209,19 +277,65 @@ static int connect_and_init(uint64_t flags) {
   uint64_t count = command_header(first + FRAME_HEADER + COMMAND, NVML_OP_nvmlDeviceGetCount_v2, WIRE_COMMAND_ANSWER,
                                   sizeof places);
   memcpy(first + FRAME_HEADER + COMMAND + COMMAND_HEADER, &places, sizeof places);
-  int r = connect_session((struct scuda_bytes){first, sizeof first});
+  int r = connect_session((struct scuda_bytes){first, sizeof first}, quiet);
   if (r != NVML_OK) return r;
   if (receive_reply(init, NULL, 0, &got, &result) != 0 ||
       receive_reply(count, reply, sizeof reply, &got, &counted) != 0)
-    return lose();
+    return -1;
   if (counted == NVML_OK) know(NVML_OP_nvmlDeviceGetCount_v2, reply, got);
+  session.begun = result == NVML_OK;
+  session.flags = (uint32_t)flags;
   return result;
+}
+
+static int64_t now_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static int same_gpus(const struct known *before) {
+  const struct known *now = &session.known[COUNTED];
+  return before->len == now->len && memcmp(before->reply, now->reply, now->len) == 0;
+}
+
+/* Opens another session, which has the same GPUs. 0, or -1 with errno as it was. */
+static int come_back(void) {
+  struct known gpus = session.known[COUNTED];
+  uint32_t flags = session.flags;
+  int why = errno, told = 0, pause = 0, r;
+  int64_t began = now_ms();
+  for (;;) {
+    drop();
+    r = connect_and_init(flags, 1);
+    int64_t away = now_ms() - began;
+    if (r == NVML_OK && told)
+      scuda_log(SCUDA_WARN, "back at the scuda server %s after %d s", session.server, (int)((away + 500) / 1000));
+    if (r == NVML_OK || away >= RETURN_MS) break;
+    if (!told && away >= RETURN_QUIET_MS) {
+      told = 1;
+      scuda_log(SCUDA_WARN, "the connection to the scuda server %s is lost; trying again for %d s", session.server,
+                RETURN_MS / 1000);
+    }
+    pause = pause == 0 ? RETURN_FIRST_MS : pause * 2 > RETURN_MOST_MS ? RETURN_MOST_MS : pause * 2;
+    usleep((useconds_t)(pause / 2 + (int)((unsigned)getpid() % (unsigned)(pause / 2 + 1))) * 1000);
+  }
+  errno = why;
+  return r == NVML_OK && same_gpus(&gpus) ? 0 : -1;
 }
 
 static int open_session(uint32_t flags) {
   uint64_t arg = flags;
   uint32_t got;
-  int r = session.fd < 0 ? connect_and_init(arg) : exchange(NVML_OP_nvmlInitWithFlags, &arg, sizeof arg, NULL, 0, &got);
+  int r;
+  if (session.fd >= 0) {
+    r = exchange(NVML_OP_nvmlInitWithFlags, &arg, sizeof arg, NULL, 0, &got);
+    session.begun = r == NVML_OK;
+    session.flags = flags;
+  } else if ((r = connect_and_init(arg, 0)) < 0) {
+    r = lose();
+  }
+  atomic_store(&held, 0);
   if (r != NVML_OK) leave();
   return r;
 }
@@ -299,7 +413,7 @@ int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes) {
   if (session.lost) r = NVML_GPU_IS_LOST;
   else if (session.fd < 0) {
     session.seq = 0;
-    r = connect_session((struct scuda_bytes){0});
+    r = connect_session((struct scuda_bytes){0}, 0);
   }
   if (r == NVML_OK) r = exchange(NVML_OP_nvmlInternalGetExportTable, req, sizeof req, bytes, 8, &got);
   session_unlock();

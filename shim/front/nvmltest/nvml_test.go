@@ -362,11 +362,13 @@ func TestPassThrough(t *testing.T) {
 	}
 }
 
-// TestLostServer: a server that goes away gives GPU_IS_LOST and one line; initialising again finds a new one.
+// TestLostServer: a server that goes away gives a program that is not to come back GPU_IS_LOST and one line;
+// initialising again finds a new one.
 func TestLostServer(t *testing.T) {
 	srv := startServer(t, "")
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = environment(t, roleVariable+"=lose", "SCUDA_TEST_LIBRARY="+library, "SCUDA_SERVER="+srv.addr)
+	cmd.Env = environment(t, roleVariable+"=lose", "SCUDA_TEST_LIBRARY="+library, "SCUDA_SERVER="+srv.addr,
+		"SCUDA_RESUME=0")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -417,6 +419,8 @@ func play(role string) int {
 		text, _ := d.GetName()
 		_, r2 := d.GetPowerUsage()
 		fmt.Printf("%s\n%d\n%s\n%s\n", name(r), n, text, name(r2))
+	case "return":
+		askAgain(lib, r)
 	case "lose":
 		n, _ := lib.DeviceGetCount()
 		fmt.Println(name(r), n)
