@@ -14,7 +14,9 @@ import (
 type device struct {
 	number               int // of the machine
 	ordinal              int // of those that the process sees
+	gpu                  int // its GPU on the machine: itself, but for instances of MIG
 	uuid                 [16]byte
+	parent               [16]byte // of the GPU of which it is an instance, else uuid
 	arena                arena
 	total                uint64
 	used                 uint64
@@ -37,12 +39,13 @@ func deviceUUID(name string, ordinal int) (uuid [16]byte) {
 }
 
 func newDevice(g *GPU, number, ordinal int) (*device, error) {
-	a, err := newArena(number, g.cfg.MemoryBytes, g.seat, g.cfg.Contents)
+	size := g.cfg.instanceMemory()
+	a, err := newArena(number, size, g.seat, g.cfg.Contents)
 	if err != nil {
 		return nil, err
 	}
-	d := &device{number: number, ordinal: ordinal, arena: a, total: g.cfg.MemoryBytes}
-	d.uuid = deviceUUID(g.cfg.Name, number)
+	d := &device{number: number, ordinal: ordinal, gpu: g.cfg.gpuOf(number), arena: a, total: size}
+	d.uuid, d.parent = g.cfg.uuid(number), deviceUUID(g.cfg.Name, d.gpu)
 	d.primary = g.newContext(d, uint32(cuda.CU_CTX_MAP_HOST), true)
 	g.newPools(d)
 	return d, nil
@@ -80,7 +83,7 @@ func (g *GPU) enterDevice(dev cuda.CUdevice) (*device, cuda.CUresult) {
 }
 
 // pciAddress is domain, bus and device, and pciBusID its text.
-func (d *device) pciAddress() (domain, bus, dev int32) { return 0, 0, int32(d.number) + 1 }
+func (d *device) pciAddress() (domain, bus, dev int32) { return 0, 0, int32(d.gpu) + 1 }
 
 func (d *device) pciBusID() string {
 	domain, bus, dev := d.pciAddress()
@@ -187,7 +190,7 @@ func (g *GPU) attribute(attr cuda.CUdevice_attribute) (int32, bool) {
 }
 
 // sms is the number of multiprocessors.
-func (g *GPU) sms() int32 { return presets[g.cfg.Preset].sms }
+func (g *GPU) sms() int32 { return max(presets[g.cfg.Preset].sms/int32(max(g.cfg.MIG, 1)), 1) }
 
 func (g *GPU) CuDeviceTotalMem_v2(bytes *uint64, dev cuda.CUdevice) cuda.CUresult {
 	return g.readDevice(dev, bytes == nil, func(d *device) { *bytes = d.total })
@@ -199,16 +202,19 @@ func (g *GPU) CuDeviceComputeCapability(major, minor *int32, dev cuda.CUdevice) 
 	})
 }
 
+// CuDeviceGetUuid knows no instances of MIG: theirs is their GPU's.
 func (g *GPU) CuDeviceGetUuid(uuid *cuda.CUuuid, dev cuda.CUdevice) cuda.CUresult {
-	return g.CuDeviceGetUuid_v2(uuid, dev)
+	return g.readDevice(dev, uuid == nil, func(d *device) { setUUID(uuid, d.parent) })
+}
+
+func setUUID(to *cuda.CUuuid, uuid [16]byte) {
+	for i := range to.Bytes {
+		to.Bytes[i] = uuid[i]
+	}
 }
 
 func (g *GPU) CuDeviceGetUuid_v2(uuid *cuda.CUuuid, dev cuda.CUdevice) cuda.CUresult {
-	return g.readDevice(dev, uuid == nil, func(d *device) {
-		for i := range uuid.Bytes {
-			uuid.Bytes[i] = d.uuid[i]
-		}
-	})
+	return g.readDevice(dev, uuid == nil, func(d *device) { setUUID(uuid, d.uuid) })
 }
 
 func (g *GPU) CuDeviceCanAccessPeer(can *int32, dev, peer cuda.CUdevice) cuda.CUresult {
@@ -289,7 +295,7 @@ func (g *GPU) CuDeviceGetName(name pointer, n int32, dev cuda.CUdevice) cuda.CUr
 	if r != ok {
 		return r
 	}
-	return giveText(name, n, g.cfg.Name)
+	return giveText(name, n, g.cfg.deviceName())
 }
 
 func (g *GPU) CuDeviceGetPCIBusId(id pointer, n int32, dev cuda.CUdevice) cuda.CUresult {

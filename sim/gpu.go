@@ -37,6 +37,7 @@ const ok = cuda.CUDA_SUCCESS
 // Config says what the simulated machine looks like.
 type Config struct {
 	Devices     int          // number of GPUs, default 1
+	MIG         int          // instances of MIG into which each GPU is split; 0: none
 	MemoryBytes uint64       // memory of each GPU; default the smaller of 8 GiB and half of the machine's memory
 	Name        string       // device name, default the preset's
 	Driver      int          // CUDA version that the driver says it is of, such as 12020; default 13000
@@ -85,6 +86,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Devices < 0 || c.Devices > maxDevices {
 		return c, fmt.Errorf("%w: %d devices; choose 1 to %d", ErrConfig, c.Devices, maxDevices)
 	}
+	if c.MIG < 0 || c.MIG > maxInstances || c.Devices*max(c.MIG, 1) > maxDevices {
+		return c, fmt.Errorf("%w: mig=%d; choose 0 to %d instances, and no more than %d of all GPUs", ErrConfig, c.MIG,
+			maxInstances, maxDevices)
+	}
 	kind, known := presets[c.Preset]
 	if !known {
 		return c, fmt.Errorf("%w: preset %q; choose h200 or small", ErrConfig, c.Preset)
@@ -111,6 +116,10 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	c.MemoryBytes &^= vmmGranularity - 1
+	if c.instanceMemory() == 0 && c.MemoryBytes > 0 {
+		return c, fmt.Errorf("%w: mig=%d of %d bytes; choose more memory or fewer instances: 2 MiB of each",
+			ErrConfig, c.MIG, c.MemoryBytes)
+	}
 	if c.MemoryBytes == 0 || c.MemoryBytes > 1<<40 {
 		return c, fmt.Errorf("%w: %d bytes of device memory; choose 2 MiB to 1 TiB", ErrConfig, c.MemoryBytes)
 	}

@@ -13,9 +13,9 @@ func OpenNVML(cfg Config) (*smi.Driver, error) {
 		return nil, err
 	}
 	kind, cc := presets[cfg.Preset], capabilityOf(cfg.Capability)
-	c := smi.Config{DriverVersion: "580.00", CUDAVersion: int32(cfg.Driver), Board: cfg.Board}
+	c := smi.Config{DriverVersion: "580.00", CUDAVersion: int32(cfg.Driver), Board: cfg.Board, Instances: cfg.MIG}
 	for i := range cfg.Devices {
-		d := &device{number: i}
+		d := &device{gpu: i}
 		_, bus, slot := d.pciAddress()
 		c.Devices = append(c.Devices, smi.Device{
 			Name: cfg.Name, UUID: deviceUUID(cfg.Name, i), Bus: uint32(bus), Slot: uint32(slot), Memory: cfg.MemoryBytes,

@@ -100,6 +100,8 @@ func FromEnvironment(cfg Config, getenv func(string) string) (Config, error) {
 
 func (c *Config) set(key, value string) (err error) {
 	switch key {
+	case "mig":
+		c.MIG, err = strconv.Atoi(value)
 	case "memory":
 		c.MemoryBytes, err = parseBytes(value)
 	case "name":

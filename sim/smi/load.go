@@ -20,7 +20,17 @@ func (d *Driver) read(g *Device) board.Reading {
 	if d.cfg.Board == nil {
 		return board.Reading{}
 	}
-	return d.cfg.Board.Read(g.index)
+	parts := max(d.cfg.Instances, 1)
+	sum := d.cfg.Board.Read(g.index * parts)
+	for i := 1; i < parts; i++ { // a GPU is as busy as its instances are on average
+		r := d.cfg.Board.Read(g.index*parts + i)
+		sum.Used += r.Used
+		sum.Kernels, sum.Copies, sum.Heat = sum.Kernels+r.Kernels, sum.Copies+r.Copies, sum.Heat+r.Heat
+		sum.Users = append(sum.Users, r.Users...)
+	}
+	n := float64(parts)
+	sum.Kernels, sum.Copies, sum.Heat = sum.Kernels/n, sum.Copies/n, sum.Heat/n
+	return sum
 }
 
 func percent(part float64) uint32 { return uint32(math.Round(100 * part)) }

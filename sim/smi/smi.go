@@ -39,6 +39,7 @@ type Config struct {
 	DriverVersion string       // text, such as "580.00"
 	CUDAVersion   int32        // 13000 for 13.0
 	Board         *board.Board // nil: nothing ever happens
+	Instances     int          // of MIG, into which each device is split on the board; 0: none
 }
 
 // ErrConfig is wrapped by errors about a Config that no machine can have.
