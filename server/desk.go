@@ -14,7 +14,6 @@ import (
 	"scuda.dev/scuda/internal/release"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/door"
-	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/transport"
 )
 
@@ -171,7 +170,7 @@ func (s desk) gpusOf(who admin.Who, devices []transport.Device) []admin.GPU {
 
 // gpuOf says what a GPU is.
 func gpuOf(d *transport.Device) admin.GPU {
-	return admin.GPU{UUID: lease.UUID(d.UUID), Name: d.Name, Memory: d.TotalMem, Capability: fmt.Sprintf("%d.%d",
+	return admin.GPU{UUID: d.UUIDText(), Name: d.Name, Memory: d.TotalMem, Capability: fmt.Sprintf("%d.%d",
 		d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR],
 		d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR])}
 }
@@ -216,7 +215,7 @@ func (s desk) Sessions(who admin.Who) []admin.Session {
 		if !mays(who, x.who) {
 			continue
 		}
-		a := x.describe(now, uses[x.proc.pid()], s.turns.waits(x.proc))
+		a := x.describe(now, s.instances.uses(x, uses[x.proc.pid()]), s.turns.waits(x.proc))
 		a.Label = s.leaseLabel(a.Lease)
 		if who.Role() != admin.RoleAdmin {
 			a.Worker = 0

@@ -231,7 +231,7 @@ func (s *supervisor) choose(text string, only []string) ([]string, error) {
 	}
 	var have []lease.GPU
 	for _, d := range s.facts.Load().Devices {
-		if g := (lease.GPU{UUID: lease.UUID(d.UUID), Name: d.Name}); len(only) == 0 || slices.Contains(only, g.UUID) {
+		if g := (lease.GPU{UUID: d.UUIDText(), Name: d.Name}); len(only) == 0 || slices.Contains(only, g.UUID) {
 			have = append(have, g)
 		}
 	}
@@ -245,7 +245,7 @@ func seen(list []transport.Device, uuids []string) (part []transport.Device) {
 	}
 	for _, uuid := range uuids {
 		for _, d := range list {
-			if lease.UUID(d.UUID) == uuid {
+			if d.UUIDText() == uuid {
 				part = append(part, d)
 			}
 		}
@@ -257,7 +257,7 @@ func seen(list []transport.Device, uuids []string) (part []transport.Device) {
 func allSeen(list []transport.Device, visible string) error {
 	var shown []string
 	for _, d := range list {
-		shown = append(shown, lease.UUID(d.UUID))
+		shown = append(shown, d.UUIDText())
 	}
 	if got := strings.Join(shown, ","); visible != "" && got != visible {
 		return fmt.Errorf("the driver shows the GPUs %q instead of %q: has one been taken out, or does the server's own %s "+

@@ -324,7 +324,7 @@ func TestMemoryOfALease(t *testing.T) {
 // uuids are those of the GPUs that a session was told of.
 func uuids(l *link) (list []string) {
 	for _, d := range l.welcome.Devices {
-		list = append(list, lease.UUID(d.UUID))
+		list = append(list, d.UUIDText())
 	}
 	return list
 }

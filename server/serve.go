@@ -61,6 +61,7 @@ type supervisor struct {
 	desk      *admin.Port // set before the first connection is accepted
 	turns     *turns      // nil: sessions do not take turns
 	mps       *daemons    // nil: workers run without MPS
+	instances *instances  // nil: the GPUs are not split up
 	granting  sync.Mutex  // held while a tenant makes a lease
 }
 
@@ -114,6 +115,9 @@ func Serve(ctx context.Context, cfg Config) error {
 	if s.mps, err = openMPS(s); err != nil {
 		return err
 	}
+	if s.instances, err = openInstances(&s.cfg); err != nil {
+		return err
+	}
 	defer s.gpus.close()
 	port, err := s.openMetrics(ctx)
 	if err != nil {
@@ -149,7 +153,13 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer s.nvmlPools.wait()
 	defer s.pools.wait()
 	defer cool()
-	if sole := cfg.Tenants.Sole(); sole != "" && len(cfg.Tenants.Terms(sole).GPUs) == 0 {
+	if s.instances != nil {
+		all, err := s.instances.look(warm, s.startCUDA)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrNoWorker, err)
+		}
+		learn(s, all)
+	} else if sole := cfg.Tenants.Sole(); sole != "" && len(cfg.Tenants.Terms(sole).GPUs) == 0 {
 		terms, limits := cfg.Tenants.Terms(sole), cfg.Tenants.Limits(sole, *cfg.Limits)
 		s.pools.keep(whoseOf(s, bearer{Identity: tenant.Identity{Name: sole}}, &terms, &limits))
 		s.nvmlPools.keep(whose{tenant: sole})
@@ -263,11 +273,16 @@ func (s *supervisor) startCUDA(ctx context.Context, of whose) (*process, error) 
 		s.metrics.Driver(p.ready.Driver, p.ready.DriverVersion, p.ready.GPU)
 		s.countWorker(p)
 		if of.gpus == "" { // it sees all that there is
-			s.facts.Store(&p.ready)
-			s.once.Do(func() { close(s.first) })
+			learn(s, &p.ready)
 		}
 	}
 	return p, err
+}
+
+// learn takes over what somebody saw of the whole machine.
+func learn(s *supervisor, facts *readyInfo) {
+	s.facts.Store(facts)
+	s.once.Do(func() { close(s.first) })
 }
 
 func (s *supervisor) accept() error {

@@ -369,6 +369,11 @@ func (s *supervisor) serveSession(
 		return err
 	}
 	ctx, attended := whilePeerStays(s.stop, transport.Socket(c.peer), false)
+	if !nvml {
+		var leaveInstance func()
+		terms, leaveInstance = s.instances.take(terms)
+		defer leaveInstance()
+	}
 	p, err := worker(ctx, whoseOf(s, c.who, &terms, &limits))
 	attended()
 	if err != nil {
@@ -417,8 +422,8 @@ func (s *supervisor) serveSession(
 		w.Devices = devicesWithin(w.Devices, x.quota)
 		x.allowReturn(s.cfg.Grace, c.Hello, w)
 	}
-	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits, GPUs: terms.GPUs,
-		Grace: x.grace}
+	info := sessionInfo{ID: x.id, Remote: c.RemoteAddr().String(), Hello: *c.Hello, Limits: limits,
+		GPUs: s.instances.cards(s.facts.Load().Devices, terms.GPUs), Grace: x.grace}
 	if nvml {
 		w.DriverVersion = s.facts.Load().DriverVersion
 	}

@@ -241,15 +241,17 @@ func (w *worker) simConfig() (sim.Config, error) {
 	if err != nil {
 		return sim.Config{}, err
 	}
-	cfg, err := sim.FromEnvironment(sim.Config{
-		Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log, Board: shared,
-		Exchange: exchange{w.sharer},
-	},
-		os.Getenv)
-	if err != nil || w.cfg.Sim == "" {
+	return simOf(w.cfg.Sim, sim.Config{Devices: w.cfg.SimDevices, MemoryBytes: w.cfg.SimMemory, Log: w.log, Board: shared,
+		Exchange: exchange{w.sharer}})
+}
+
+// simOf is the simulated machine of a configuration, with what the environment and a specification say of it.
+func simOf(spec string, cfg sim.Config) (sim.Config, error) {
+	cfg, err := sim.FromEnvironment(cfg, os.Getenv)
+	if err != nil || spec == "" {
 		return cfg, err
 	}
-	return sim.ParseSpec(cfg, w.cfg.Sim)
+	return sim.ParseSpec(cfg, spec)
 }
 
 func (w *worker) openSim() (cuda.GPU, error) {

@@ -126,10 +126,10 @@ func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
 	if l := w.Load; l != nil {
 		f.Sessions = &infoLoad{l.Sessions, l.Places, l.Waiting, l.Away, l.Mine, l.Uptime, l.Draining}
 	}
-	for _, d := range w.Devices {
-		u := d.UUID
+	for i := range w.Devices {
+		d := &w.Devices[i]
 		f.Devices = append(f.Devices, infoDevice{
-			Name: d.Name, UUID: fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]), PCI: d.PCIBusID,
+			Name: d.Name, UUID: d.UUIDText(), PCI: d.PCIBusID,
 			Memory: d.TotalMem,
 			Capability: fmt.Sprintf("%d.%d", d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR],
 				d.Attributes[cuda.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]),

@@ -104,8 +104,11 @@ func UUID(u [16]byte) string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// isUUID says whether a text is what [UUID] writes.
+// isUUID says whether a text is what [UUID] writes, or that of an instance of MIG.
 func isUUID(s string) bool {
+	if digits, ok := strings.CutPrefix(s, "MIG-"); ok {
+		s = "GPU-" + digits
+	}
 	digits, ok := strings.CutPrefix(s, "GPU-")
 	b, err := hex.DecodeString(strings.ReplaceAll(digits, "-", ""))
 	return ok && err == nil && len(b) == 16 && UUID([16]byte(b)) == s

@@ -33,7 +33,7 @@ func ParseWish(s string) (w Wish, err error) {
 	switch {
 	case s == "":
 		return Wish{}, nil
-	case strings.HasPrefix(s, "GPU-"):
+	case strings.HasPrefix(s, "GPU-"), strings.HasPrefix(s, "MIG-"):
 		w.UUIDs = strings.Split(s, ",")
 		if len(w.UUIDs) > MostGPUs {
 			return bad("are too many")

@@ -137,9 +137,10 @@ func TestPools(t *testing.T) {
 	if p := pool(&Server{}, nil, nil); !p.AllNodes || len(p.Slices) != 1 {
 		t.Errorf("%+v", p)
 	}
-	uuid, ok := names.UUID(names.Device("GPU-0a1b"))
-	if !ok || uuid != "GPU-0a1b" {
-		t.Error(uuid)
+	for _, of := range []string{"GPU-0a1b", "MIG-0a1b"} {
+		if uuid, ok := names.UUID(names.Device(of)); !ok || uuid != of {
+			t.Error(uuid)
+		}
 	}
 }
 

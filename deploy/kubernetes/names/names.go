@@ -38,13 +38,20 @@ const (
 // Secret is the name of a claim's secret.
 func Secret(claim types.UID) string { return "claim-" + string(claim) }
 
-const devicePrefix = "gpu-"
+// What names of GPUs and of instances of MIG begin with.
+const (
+	devicePrefix   = "gpu-"
+	instancePrefix = "mig-"
+)
 
 // Device is a GPU's name in a pool. It is made of the UUID, so a GPU that goes does not lend its name to another.
 func Device(uuid string) string { return strings.ToLower(uuid) }
 
 // UUID is that of the GPU with such a name.
 func UUID(device string) (uuid string, ok bool) {
+	if digits, ok := strings.CutPrefix(device, instancePrefix); ok {
+		return "MIG-" + digits, true
+	}
 	digits, ok := strings.CutPrefix(device, devicePrefix)
 	return "GPU-" + digits, ok
 }

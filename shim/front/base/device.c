@@ -11,19 +11,23 @@ int32_t scuda_gpu_count;
 /* The program must not build on what these attributes promise. */
 static const uint16_t absent_features[] = {SCUDA_ABSENT_ATTRIBUTES};
 
-static void format_uuid(const uint8_t *u, char out[64]) {
-  snprintf(out, 64, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
-           u[4], u[5], u[6], u[7],
-           u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+/* An instance of MIG is told by its UUID, which the older call does not know. */
+static void format_uuid(const struct scuda_device *d, char out[64]) {
+  const uint8_t *u = d->uuid;
+  static const uint8_t none[sizeof d->uuid_v1];
+  int instance = memcmp(d->uuid_v1, none, sizeof none) && memcmp(d->uuid_v1, u, sizeof none);
+  snprintf(out, 64, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+           instance ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12],
+           u[13], u[14], u[15]);
 }
 
 /* The server's ordinal that one entry of CUDA_VISIBLE_DEVICES names, or -1. */
 static int32_t named_device(const char *entry, size_t len) {
-  if (len > 4 && !strncasecmp(entry, "GPU-", 4)) {
+  if (len > 4 && (!strncasecmp(entry, "GPU-", 4) || !strncasecmp(entry, "MIG-", 4))) {
     int32_t found = -1;
     for (int32_t i = 0; i < scuda_boot.device_count; i++) {
       char uuid[64];
-      format_uuid(scuda_boot.devices[i].uuid, uuid);
+      format_uuid(&scuda_boot.devices[i], uuid);
       if (len <= strlen(uuid) && !strncasecmp(entry, uuid, len)) {
         if (found >= 0) return -1; /* ambiguous */
         found = i;
