@@ -112,14 +112,14 @@ test-frameworks: build ## run PyTorch, numba, ffmpeg … over scuda on the simul
 test-slurm: build needs-slurm ## run jobs of Slurm on two simulated servers: two nodes, 200 jobs (root; 10 minutes)
 	$(GO) test -tags slurm -count=1 -timeout 40m -v -run TestSlurm ./deploy/slurm
 
+HELM := helm.sh/helm/v4/cmd/helm@v4.3.1
 CLUSTER_PARTS ?= $(HOME)/.cache/scuda/kubernetes
 test-kubernetes: build needs-kubernetes ## run pods in a cluster of this machine (root; 5 minutes, 20 the first time)
 	$(call step,the programs of the cluster (kept in $(CLUSTER_PARTS)),\
-	GO=$(GO) deploy/kubernetes/lab/parts/build.sh $(CLUSTER_PARTS))
+	GO=$(GO) HELM=$(HELM) deploy/kubernetes/lab/parts/build.sh $(CLUSTER_PARTS))
 	SCUDA_CLUSTER_PARTS=$(CLUSTER_PARTS) $(GO) -C deploy/kubernetes test -tags kubernetes -count=1 -timeout 40m -v \
 	-run TestCluster ./lab
 
-HELM := helm.sh/helm/v4/cmd/helm@v4.3.1
 test-helm: check-go ## have Helm itself check and render the chart (the first time it is built, in minutes)
 	mkdir -p build
 	GOBIN=$(CURDIR)/build $(GO) install $(HELM)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the programs of a Kubernetes cluster from Go modules, those that are not there yet: build.sh FOLDER. Nothing of
-# scuda changes them, so they stay for the next time. Cold it takes about 11 minutes of processor time.
+# Builds the programs of a Kubernetes cluster, and Helm (HELM: its package with a version), from Go modules, those that
+# are not there yet: HELM=PACKAGE@VERSION build.sh FOLDER. Nothing of scuda changes them, so they stay for the next
+# time. Cold it takes about 15 minutes of processor time.
 set -euo pipefail
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
@@ -16,7 +17,7 @@ flags="-s -w -X $word.gitVersion=$version -X $word.gitMajor=1 -X $word.gitMinor=
 # Those of other versions go.
 stamp="kubernetes $version containerd $containerd"
 if [ "$(cat "$out/versions" 2>/dev/null)" != "$stamp" ]; then
-  (cd "$out" && rm -f etcd kube-apiserver kube-scheduler kube-controller-manager kubelet containerd \
+  (cd "$out" && rm -f etcd kube-apiserver kube-scheduler kube-controller-manager kubelet kubectl containerd \
     containerd-shim-runc-v2 ctr)
   echo "$stamp" > "$out/versions"
 fi
@@ -27,7 +28,7 @@ program() { # NAME PACKAGE
   "$go" build -trimpath -ldflags "$flags" -o "$out/$1.new" "$2" && mv "$out/$1.new" "$out/$1"
 }
 program etcd go.etcd.io/etcd/server/v3
-for name in kube-apiserver kube-scheduler kube-controller-manager kubelet; do
+for name in kube-apiserver kube-scheduler kube-controller-manager kubelet kubectl; do
   program $name k8s.io/kubernetes/cmd/$name
 done
 for name in containerd containerd-shim-runc-v2 ctr; do
@@ -36,3 +37,8 @@ for name in containerd containerd-shim-runc-v2 ctr; do
   GOBIN=$out "$go" install -trimpath -ldflags "-s -w" -tags no_btrfs,no_zfs,no_devmapper,no_aufs \
     github.com/containerd/containerd/v2/cmd/$name@$containerd
 done
+if [ "$(cat "$out/helm.version" 2>/dev/null)" != "$HELM" ]; then
+  echo "building helm"
+  GOBIN=$out "$go" install -trimpath -ldflags "-s -w" "$HELM"
+  echo "$HELM" > "$out/helm.version"
+fi
