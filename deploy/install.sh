@@ -5,23 +5,26 @@
 #   sh install.sh --remove [--prefix FOLDER]               takes away what an earlier call installed
 #
 # The folder is /usr/local for root, else ~/.local. Nothing is unpacked whose checksum is not the one of SHA256SUMS.
-# SCUDA_RELEASE may name the place instead of --from. The checksums tell a damaged download; who wants to be sure of the
-# sender fetches SHA256SUMS by a way of their own and puts it, with the archive, into a folder.
+# SCUDA_RELEASE may name the place instead of --from. The checksums tell a damaged download, and not the sender. With
+# --key KEY (or SCUDA_RELEASE_KEY) nothing is installed unless SHA256SUMS.sig beside them is a signature of the one who
+# has that key: a file with a public key of OpenSSH, or its text (ssh-ed25519 AAAA…). That takes ssh-keygen.
 set -eu
 
 fail() {
   echo "install.sh: $1" >&2
   exit "${2:-1}"
 }
-usage() { fail "$1; usage: install.sh --from URL-OR-FOLDER [--prefix FOLDER] | --remove [--prefix FOLDER]" 2; }
+usage() {
+  fail "$1; usage: install.sh --from URL-OR-FOLDER [--key KEY] [--prefix FOLDER] | --remove [--prefix FOLDER]" 2
+}
 
 if [ "$(id -u)" = 0 ]; then prefix=/usr/local; else prefix=${HOME:?}/.local; fi
-from=${SCUDA_RELEASE:-} remove=
+from=${SCUDA_RELEASE:-} key=${SCUDA_RELEASE_KEY:-} remove=
 while [ $# -gt 0 ]; do
   case $1 in
-    --from | --prefix)
+    --from | --prefix | --key)
       [ $# -ge 2 ] || usage "$1 needs a value"
-      if [ "$1" = --from ]; then from=$2; else prefix=$2; fi
+      case $1 in --from) from=$2 ;; --prefix) prefix=$2 ;; *) key=$2 ;; esac
       shift 2
       ;;
     --remove) remove=1 && shift ;;
@@ -71,6 +74,15 @@ get() { # FILE: from the place into the work folder
 }
 
 get SHA256SUMS
+if [ -n "$key" ]; then
+  command -v ssh-keygen >/dev/null || fail "--key needs ssh-keygen, of OpenSSH's client; install that"
+  case $key in ssh-* | ecdsa-* | sk-*) ;; *) key=$(cat "$key") || fail "the key cannot be read" ;; esac
+  get SHA256SUMS.sig
+  echo "release namespaces=\"scuda-release\" $key" >"$work/signers"
+  ssh-keygen -Y verify -f "$work/signers" -I release -n scuda-release -s "$work/SHA256SUMS.sig" \
+    <"$work/SHA256SUMS" >/dev/null 2>&1 ||
+    fail "SHA256SUMS is not signed with that key: the release is another one's, or was changed; nothing was installed"
+fi
 awk -v m="linux-$machine.tar.gz" 'index($2, "scuda-") == 1 && substr($2, length($2) - length(m) + 1) == m' \
   "$work/SHA256SUMS" >"$work/wanted"
 [ "$(wc -l <"$work/wanted")" = 1 ] || fail "$from has no archive for $machine"

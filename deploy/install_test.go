@@ -28,7 +28,11 @@ func release(t *testing.T, files map[string]string) string {
 		}
 	}
 	command(t, tree, "tar", "-czf", filepath.Join(out, top+".tar.gz"), top)
-	command(t, out, "sh", "-c", "sha256sum * >SHA256SUMS")
+	script, err := filepath.Abs("release.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, out, "bash", script, "sign", out)
 	return out
 }
 
@@ -137,5 +141,72 @@ func TestInstallScript(t *testing.T) {
 	}
 	if left := tree(t, prefix); !slices.Equal(left, append(before, "share")) {
 		t.Errorf("after it was removed there is %q", left)
+	}
+}
+
+// TestInstallSigned: with a key the script installs what is signed with that key, and nothing else.
+func TestInstallSigned(t *testing.T) {
+	folder := t.TempDir()
+	key, other := filepath.Join(folder, "key"), filepath.Join(folder, "other")
+	for _, path := range []string{key, other} {
+		command(t, "", "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "releases of a test", "-f", path)
+	}
+	public, err := os.ReadFile(key + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{"bin/scuda": "#!/bin/sh\necho scuda version 1.0\n", "lib/scuda/a": "", "share/a": ""}
+	unsigned := release(t, files)
+	t.Setenv("SCUDA_RELEASE_KEY", key)
+	signed := release(t, files)
+	prefix := filepath.Join(t.TempDir(), "prefix")
+	install := func(from, key string, env ...string) (string, error) {
+		args := []string{"install.sh", "--prefix", prefix, "--from", from}
+		if key != "" {
+			args = append(args, "--key", key)
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", args...)
+		cmd.Env = append(append(os.Environ(), "SCUDA_RELEASE=", "SCUDA_RELEASE_KEY="), env...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	refused := func(why, from, key string, env ...string) {
+		t.Helper()
+		if out, err := install(from, key, env...); err == nil || !strings.Contains(out, why) {
+			t.Errorf("%v, and says %q, not %q", err, out, why)
+		}
+		if _, err := os.Stat(prefix); err == nil {
+			t.Fatal("something was installed")
+		}
+	}
+	const not = "SHA256SUMS is not signed with that key"
+	refused("SHA256SUMS.sig cannot be had", unsigned, key+".pub")
+	refused(not, signed, other+".pub")
+	refused(not, signed, "", "SCUDA_RELEASE_KEY="+other+".pub")
+	refused("the key cannot be read", signed, filepath.Join(folder, "none"))
+	sums := filepath.Join(signed, "SHA256SUMS")
+	right, err := os.ReadFile(sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(sums, append(right, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused(not, signed, key+".pub")
+	if err := os.WriteFile(sums, right, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{key + ".pub", strings.TrimSpace(string(public))} {
+		if out, err := install(signed, name); err != nil || !strings.Contains(out, "installed scuda version 1.0") {
+			t.Errorf("with %s: %v, %q", name, err, out)
+		}
+	}
+	// What was signed for something else is no release's.
+	if err := os.Remove(sums + ".sig"); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "", "ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "file", sums)
+	if out, err := install(signed, key+".pub"); err == nil || !strings.Contains(out, not) {
+		t.Errorf("a signature for another purpose: %v, %q", err, out)
 	}
 }

@@ -1,9 +1,20 @@
 #!/usr/bin/env bash
 # Makes a release in a folder (build/release if none is named): what dist.sh makes, for x86-64 and for aarch64, a list
-# of what is inside for each (CycloneDX), the install script, and SHA256SUMS of all of it.
+# of what is inside for each (CycloneDX), the install script, and SHA256SUMS of all of it. With SCUDA_RELEASE_KEY, a
+# file with a private key of OpenSSH (or a public one whose private one an agent has), these are signed: SHA256SUMS.sig.
 #
 #   release.sh [FOLDER]      build has what make build made; build/arm64 is built here
+#   release.sh sign FOLDER   only the checksums and their signature, of what lies there
 set -euo pipefail
+sums() { # FOLDER
+  rm -f "$1"/SHA256SUMS "$1"/SHA256SUMS.sig
+  (cd "$1" && sha256sum -- * >SHA256SUMS)
+  [ -z "${SCUDA_RELEASE_KEY:-}" ] || ssh-keygen -q -Y sign -f "$SCUDA_RELEASE_KEY" -n scuda-release "$1/SHA256SUMS"
+}
+if [ "${1:-}" = sign ]; then
+  sums "$2"
+  exit
+fi
 cd "$(dirname "$0")/.."
 out=${1:-build/release}
 SCUDA_VERSION=$(./version.sh)
@@ -28,5 +39,5 @@ for build in x86_64:build aarch64:build/arm64; do
     "$folder"/lib/*.so{,.1} >"$out/scuda-$SCUDA_VERSION-linux-${build%%:*}.cdx.json"
 done
 install -m 755 deploy/install.sh "$out/install.sh"
-(cd "$out" && sha256sum -- * >SHA256SUMS)
+sums "$out"
 ls -l "$out"
