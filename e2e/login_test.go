@@ -135,6 +135,27 @@ func TestDoctorServing(t *testing.T) {
 	s := serve(t, "--admin", socket)
 	says(0, "ok      server         none is configured for programs, but this machine serves on "+s.addr,
 		"ok      reachable ", "ok      versions ", "ok      GPUs ", "ok      sessions       0 of CUDA", "ok      libraries ")
+	got := ask(t, nil, 1, "logs", "--admin", socket).err.String()
+	if !strings.Contains(got, "its standard error is pipe:") {
+		t.Errorf("scuda logs: %q", got)
+	}
 	ask(t, nil, 0, "drain", "--admin", socket)
 	says(0, "note    sessions ", "it takes no new ones", "scuda drain --undo")
+}
+
+// scuda logs shows the file to which a server writes its log.
+func TestLogs(t *testing.T) {
+	folder := t.TempDir()
+	socket, file := filepath.Join(folder, "admin.sock"), filepath.Join(folder, "log")
+	s := start(t, nil, "sh", "-c", `exec "$0" "$@" 2>`+file, scuda, "serve", "127.0.0.1:0", "--gpu", gpu, "--sim-memory",
+		"1GiB", "--cache-dir", "none", "--admin", socket)
+	s.await(s.out, `^listening on (\S+)$`)
+	if got := ask(t, nil, 0, "logs", "--admin", socket).out.String(); !strings.Contains(got, "msg=serving ") {
+		t.Errorf("it shows %q", got)
+	}
+	ask(t, nil, 0, "drain", "--admin", socket)
+	got := ask(t, nil, 0, "logs", "-n", "1", "--admin", socket).out.String()
+	if strings.Count(got, "\n") != 1 {
+		t.Errorf("one line: %q", got)
+	}
 }

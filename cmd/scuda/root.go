@@ -91,7 +91,7 @@ its calls are carried out by a GPU on another machine.
 	add(groupUse, newLogin(), newServers(), newUse(), newLogout(), newRun(), newDemo(), newInfo(), newStatus(),
 		newDoctor(), newEnv(), newCDI())
 	add(groupServe, newServe(), newService(), newToken(), newCA(), newLease(), newSlurm(), newPS(), newTop(), newKill(),
-		newDrain(), newUsage())
+		newDrain(), newUsage(), newLogs())
 	add(groupMeasure, newTrace(), newBench(), newPerf(), newExporter(), newRDMA(), newChaos())
 	root.AddCommand(newVersion(), newUpgrade(), newWorker(), newSpawner(), newMan(), newBundle(), newNear(), newFar())
 	root.InitDefaultCompletionCmd()
