@@ -2,7 +2,7 @@
 # Installs each package of a release in clean systems and uses it there, as a new user would: Debian 12 and 13 on
 # x86-64, and Debian 12 on aarch64 under QEMU. A server with the simulated GPU runs on this machine's loopback; the
 # program of NVIDIA that lists GPUs, and examples/julia, run in the clean system. Then it is removed, and nothing may be
-# left. Says what each step took.
+# left. Says what each step took, and at the end in a table what a user waits for.
 #
 #   test.sh RELEASE [SYSTEM…]     RELEASE: what release.sh made; SYSTEM: bookworm-amd64, trixie-amd64, bookworm-arm64
 #
@@ -27,13 +27,41 @@ end() {
 }
 trap end EXIT
 
+part() { # WHAT: the steps behind it are of this
+  now=$1
+  echo " $1"
+}
 step() { # WHAT COMMAND…: its output is shown where it fails, or where VERBOSE is set
-  local began rc=0
+  local began took rc=0
   began=$(date +%s%N)
   "${@:2}" >"$work/out" 2>&1 || rc=$?
-  printf '  %-62s %6d ms%s\n' "$1" $((($(date +%s%N) - began) / 1000000)) "$([ $rc = 0 ] || echo "  FAILED ($rc)")"
+  took=$((($(date +%s%N) - began) / 1000000))
+  printf '  %-62s %6d ms%s\n' "$1" $took "$([ $rc = 0 ] || echo "  FAILED ($rc)")"
+  printf '%s\t%s\t%s\t%s\n' "${system:-}" "${now:-}" "$1" $took >>"$work/times"
   if [ $rc != 0 ] || [ -n "${VERBOSE:-}" ]; then sed 's/^/    | /' "$work/out"; fi
   [ $rc = 0 ] || exit 1
+}
+table() { # what a user waits for, by system and form, in Markdown
+  awk -F '\t' '
+    BEGIN { print "| system | form | install | `scuda login` | `nvidia-smi -L` | a CUDA program | remove |"
+            print "|---|---|---|---|---|---|---|" }
+    $3 ~ /^(apt install .*client|sh install.sh --from|cp$|rpm -i scuda-client)/ {
+      k = $1 " | " $2
+      order[++n] = k
+      t[k, 1] = $4
+    }
+    $3 == "scuda login" && !((k, 2) in t) { t[k, 2] = $4 }
+    $3 ~ /nvidia-smi -L$/ { t[k, 3] = $4 }
+    $3 ~ /julia, a CUDA program$/ { t[k, 4] = $4 }
+    $3 ~ /^(apt purge|sh install.sh --remove|rm$|rpm -e)/ { t[k, 5] = $4 }
+    END {
+      for (i = 1; i <= n; i++) {
+        line = "| " order[i]
+        for (j = 1; j <= 5; j++)
+          line = line " | " ((order[i], j) in t ? sprintf("%.1f s", t[order[i], j] / 1000) : "–")
+        print line " |"
+      }
+    }' "$work/times"
 }
 says() { # PATTERN COMMAND…
   local out
@@ -219,7 +247,7 @@ try() { # SYSTEM
     step "programs to run there" programs "$arch" $compiler $machine
   fi
 
-  echo " Debian packages"
+  part "Debian packages"
   fresh "$1"
   list >"$work/before"
   step "apt install ./scuda-client….deb" in_root apt-get install -y --no-install-recommends \
@@ -238,7 +266,7 @@ try() { # SYSTEM
   step "nothing is left" nothing_left
   stale
 
-  echo " Archive, by install.sh"
+  part "Archive, by install.sh"
   fresh "$1"
   list >"$work/before"
   step "sh install.sh --from …" in_root sh /release/install.sh --from /release --prefix /usr/local
@@ -247,7 +275,7 @@ try() { # SYSTEM
   step "nothing is left" nothing_left
   stale
 
-  echo " One file"
+  part "One file"
   fresh "$1"
   list >"$work/before"
   step "cp" in_root cp "/release/$(one "scuda-*-linux-$machine")" /usr/local/bin/scuda
@@ -256,7 +284,7 @@ try() { # SYSTEM
   step "nothing is left" nothing_left
   stale
 
-  echo " RPM packages, by Debian's rpm (there is no clean system that has them here)"
+  part "RPM packages, by Debian's rpm (there is no clean system that has them here)"
   fresh "$1"
   # The folders that such a system's base package has, and so ours do not own.
   mkdir -p "$root/var/lib/rpm" "$root/usr/share/fish/vendor_completions.d" "$root/usr/share/zsh"
@@ -290,4 +318,5 @@ step "a server with a simulated GPU" serve
 [[ " $* " != *-arm64\ * ]] || emulation
 for system; do try "$system"; done
 [[ " $* " != *\ bookworm-amd64\ * ]] || try_image
+table
 echo "all packages were installed, used and removed in $* ($SECONDS s)"
