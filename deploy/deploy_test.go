@@ -71,7 +71,7 @@ func registered(t *testing.T) map[string]bool {
 	for _, c := range []prometheus.Collector{&s.Pages, s.Sessions, s.Opened, s.Ended, s.Refused, s.Opening, s.Workers,
 		s.WorkerStarts, s.WorkerFailures, s.Draining, metrics.GPUs{}, metrics.ModuleCache(nil),
 		metrics.TenantMemory(nil), metrics.TenantUsage(nil), metrics.Leases(nil), metrics.TenantWaiting(nil),
-		metrics.TurnCounts(nil), s.Tenants, s.Waiting, s.Waited,
+		metrics.TurnCounts(nil), metrics.MPSDaemons(nil), s.Tenants, s.Waiting, s.Waited,
 		exporter.New(nil)} {
 		ch := make(chan *prometheus.Desc)
 		go func() { c.Describe(ch); close(ch) }()
