@@ -251,6 +251,28 @@ func TestTimelineOfProfiler(t *testing.T) {
 	}
 }
 
+// Calls of CUDA's runtime are around those of the driver, also where the program profiles itself at times.
+func TestTimelineOfRuntime(t *testing.T) {
+	runtime := filepath.Join(root, "build/cudart/libcudart.so.12")
+	if _, err := os.Stat(runtime); err != nil {
+		t.Fatalf("%v: run make runtimes first", err)
+	}
+	x := serve(t).traceOf(t, 0, "cupti_runtime", kernels, "libcupti.so.12", runtime)
+	launches := x.of("runtime", "cudaLaunchKernel")
+	if len(launches) == 0 || len(x.of("runtime", "cudaMalloc")) == 0 {
+		t.Fatalf("%d launches of the runtime's; %v", len(launches), x.of("runtime", ""))
+	}
+	around := 0
+	for _, c := range x.of("call", "cuLaunchKernel") {
+		if slices.ContainsFunc(launches, func(l timeline.Event) bool { return l.TID == c.TID && within(c, l) }) {
+			around++
+		}
+	}
+	if around != len(launches) {
+		t.Errorf("%d launches of the runtime's are around one of the driver's, of %d", around, len(launches))
+	}
+}
+
 // NVIDIA's own header of NVTX finds what it looks for, and what it says is in the timeline.
 func TestTimelineOfNVTX(t *testing.T) {
 	headers := filepath.Join(root, "build/cudart")

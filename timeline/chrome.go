@@ -155,12 +155,21 @@ func (t *Timeline) killed() []uint32 {
 	return list
 }
 
-// program writes the rows of a process: a thread's calls and waits, and rows of NVTX. It gives the last flow's number.
+// program writes the rows of a process: a thread's calls, of the runtime and of the driver, and waits, and rows of
+// NVTX. It gives the last flow's number.
 func (c *chrome) program(p *Process, order int, flow uint64) uint64 {
 	pid := uint64(p.PID)
 	c.process(pid, order, p.Program)
 	for i, tid := range slices.Sorted(maps.Keys(p.Threads)) {
 		c.row(pid, uint64(tid), 100+i, fmt.Sprintf("%s (%d)", p.Threads[tid], tid))
+	}
+	for i := range p.Runtime {
+		x := &p.Runtime[i]
+		args := map[string]any{}
+		if x.Result != 0 {
+			args["result"] = x.Result // cudaError_t, of which only the runtime knows the names
+		}
+		c.put(c.slice(pid, uint64(x.Thread), Span{x.Began, x.Ended}, x.Name, "runtime", args))
 	}
 	for i := range p.Calls {
 		x := &p.Calls[i]

@@ -30,6 +30,7 @@ const (
 	eventRead
 	eventControl
 	eventTraffic
+	eventRuntime
 )
 const (
 	eventPush = 16 + iota
@@ -53,6 +54,7 @@ type Part struct {
 	functions  map[uint32]string
 	threads    map[uint32]string // by the kernel's name, or what NVTX was told
 	calls      []Call
+	runtime    []Call
 	waits      []Wait
 	answers    []answer
 	traffic    []Traffic
@@ -61,7 +63,7 @@ type Part struct {
 	categories map[[2]uint32]string
 }
 
-// Call is a call of the driver by the program.
+// Call is a call of the driver by the program, or of CUDA's runtime.
 type Call struct {
 	Name         string
 	Thread       uint32
@@ -171,8 +173,10 @@ func Read(b []byte) (*Part, error) {
 		}
 		at += blocks * size
 	}
-	for i := range p.calls {
-		p.calls[i].Name = p.functions[p.calls[i].function]
+	for _, list := range [][]Call{p.calls, p.runtime} {
+		for i := range list {
+			list[i].Name = p.functions[list[i].function]
+		}
 	}
 	return p, nil
 }
@@ -207,7 +211,7 @@ func (p *Part) block(b []byte) error {
 
 // sizes are the bytes of events behind their heads, without what may follow.
 var sizes = map[uint16]int{
-	eventName: 8, eventCall: 40, eventWait: 32, eventRead: 24, eventControl: 32, eventTraffic: 40,
+	eventName: 8, eventCall: 40, eventWait: 32, eventRead: 24, eventControl: 32, eventTraffic: 40, eventRuntime: 40,
 	eventPush: 40, eventPop: 40, eventStart: 40, eventEnd: 40, eventMark: 40, eventDomain: 8, eventCategory: 8,
 	eventThread: 8,
 }
@@ -230,6 +234,9 @@ func (p *Part) event(thread uint32, kind uint16, b []byte) error {
 	case eventCall:
 		p.calls = append(p.calls, Call{Thread: thread, function: u32(0), Correlation: u32(4), Began: at(8),
 			Ended: max(at(16), at(8)), Result: int32(u32(24)), stream: u32(28), context: u32(32)})
+	case eventRuntime:
+		p.runtime = append(p.runtime, Call{Thread: thread, function: u32(0), Began: at(8), Ended: max(at(16), at(8)),
+			Result: int32(u32(24))})
 	case eventWait:
 		p.waits = append(p.waits, Wait{Thread: thread, Why: Why(u32(0)), Op: uint16(u32(4)), Began: at(8),
 			Ended: max(at(16), at(8)), Bytes: u64(24)})

@@ -129,6 +129,8 @@ func sample() *file {
 	f.block(77, "python3", event(eventName, 1, 0, "cuLaunchKernel"), event(eventName, 2, 0, "cuStreamSynchronize"),
 		event(eventName, 3, 0, "cuMemcpyHtoD_v2"),
 		callEvent(1, 11, 99e3, 101e3, 0, 0), callEvent(1, 12, 200e3, 202e3, 0, 0),
+		event(eventName, 1<<16+211, 0, "cudaLaunchKernel"),
+		event(eventRuntime, 1<<16+211, 0, int64(98e3), int64(102e3), 1, 0, 0, 0),
 		waitEvent(WaitAnswer, cuda.OpCuStreamSynchronize, 206e3, 300e3, 0), callEvent(2, 14, 205e3, 300e3, 7, 0),
 		event(eventTraffic, int64(0), int64(0), int64(0), int64(0), int64(0)),
 		event(eventTraffic, int64(500e3), int64(5000), int64(700), int64(0), int64(0)))

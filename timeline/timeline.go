@@ -26,6 +26,7 @@ type Process struct {
 	Began, Ended int64 // of its use of the GPU, or of NVTX
 	Threads      map[uint32]string
 	Calls        []Call
+	Runtime      []Call // of CUDA's runtime, around them
 	Waits        []Wait
 	Work         []Work // of the GPUs, by its begin
 	Commands     []Command
@@ -162,6 +163,7 @@ func (p *Process) take(part *Part) Clock {
 			p.byID[c.Correlation] = i
 		}
 	}
+	p.Runtime = append(p.Runtime, part.runtime...)
 	for _, w := range part.waits {
 		if w.Op != wire.OpProfile && w.Op != wire.OpProfileRead { // the timeline's own
 			p.Waits = append(p.Waits, w)
@@ -187,6 +189,10 @@ func (p *Process) finish() {
 	for i := range p.Calls {
 		p.Began = min(p.Began, p.Calls[i].Began)
 		p.Ended = max(p.Ended, p.Calls[i].Ended)
+	}
+	for i := range p.Runtime {
+		p.Began = min(p.Began, p.Runtime[i].Began)
+		p.Ended = max(p.Ended, p.Runtime[i].Ended)
 	}
 	for i := range p.Waits {
 		p.Ended = max(p.Ended, p.Waits[i].Ended)

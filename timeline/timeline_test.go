@@ -92,13 +92,17 @@ func TestChrome(t *testing.T) {
 	}
 	rows := map[string]bool{}
 	for _, e := range events {
+		if e.Category == "runtime" && (e.Name != "cudaLaunchKernel" || e.Time != 98 || e.Args["result"] != 1.0) {
+			t.Errorf("%+v", e)
+		}
+		rows[e.Category] = true
 		if e.Phase == "M" && (e.Name == "process_name" || e.Name == "thread_name") {
 			rows[e.Args["name"].(string)] = true
 		}
 	}
 	for _, want := range []string{"python3 train.py", "python3 (77)", "loader (78)", "GPU 0, of process 77", "stream 7",
 		"stream 8", "GPU 0: why it is idle", "server, for process 77", "carries out", "kept back: another session's turn",
-		"NVTX of python3 (77)", "steps: NVTX of python3 (77)"} {
+		"NVTX of python3 (77)", "steps: NVTX of python3 (77)", "runtime"} {
 		if !rows[want] {
 			t.Errorf("no row %q in %v", want, slices.Sorted(maps.Keys(rows)))
 		}

@@ -33,11 +33,12 @@ struct event { uint32_t bytes; uint16_t kind, flags; };  /* in front of each; by
 
 /* Times are CLOCK_MONOTONIC in ns. A text is behind the structure, up to the event's end, filled up with zeros. */
 enum {
-  EVENT_NAME = 1, EVENT_CALL, EVENT_WAIT, EVENT_READ, EVENT_CONTROL, EVENT_TRAFFIC,
+  EVENT_NAME = 1, EVENT_CALL, EVENT_WAIT, EVENT_READ, EVENT_CONTROL, EVENT_TRAFFIC, EVENT_RUNTIME,
   EVENT_PUSH = 16, EVENT_POP, EVENT_START, EVENT_END, EVENT_MARK, EVENT_DOMAIN, EVENT_CATEGORY, EVENT_THREAD
 };
 struct event_name { struct event event; uint32_t function, reserved; };       /* text; before the first call of it */
-struct event_call {
+enum { EVENTS_RUNTIME = 1 << 16 }; /* functions of the runtime are its callback ids, from here on */
+struct event_call {            /* CALL, RUNTIME */
   struct event event;
   uint32_t function, correlation;
   uint64_t began, ended;

@@ -6,6 +6,7 @@
 
 static const struct scuda_profiler *_Atomic attached;
 uint32_t scuda_runtime_flags[SCUDA_RUNTIME_FLAGS];
+static uint32_t profiler_flags[SCUDA_RUNTIME_FLAGS]; /* the profiler's, where a timeline wants all */
 
 int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void *params) {
   const struct scuda_profiler *p = atomic_load(&attached);
@@ -37,7 +38,16 @@ int32_t scuda_profile_exit(struct scuda_profiled *c, int32_t result) {
 
 void scuda_profile_runtime(uint32_t id, void *record) {
   const struct scuda_profiler *p = atomic_load(&attached);
-  if (p) p->runtime(id, record);
+  int timeline = scuda_events_on();
+  if (timeline) scuda_timeline_runtime(id, record);
+  if (p && (!timeline || (id < SCUDA_RUNTIME_FLAGS && profiler_flags[id]))) p->runtime(id, record);
+}
+
+void scuda_profile_all_runtime(void) {
+  for (int i = 0; i < SCUDA_RUNTIME_FLAGS; i++) {
+    profiler_flags[i] |= scuda_runtime_flags[i];
+    __atomic_store_n(&scuda_runtime_flags[i], 1, __ATOMIC_RELAXED);
+  }
 }
 
 /* Between two modes of a session; another mode stays. */
@@ -68,7 +78,7 @@ int32_t scuda_profile_attach(const struct scuda_profiler *profiler) {
 
 uint32_t *scuda_profile_flags(uint32_t *count) {
   *count = SCUDA_RUNTIME_FLAGS;
-  return scuda_runtime_flags;
+  return scuda_events_on() ? profiler_flags : scuda_runtime_flags;
 }
 
 /* A call of ours to the server, which may come from within a call of the program's. */

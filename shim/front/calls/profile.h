@@ -9,6 +9,7 @@
 enum { SCUDA_RUNTIME_FLAGS = 1024 };
 extern uint32_t scuda_runtime_flags[SCUDA_RUNTIME_FLAGS]; /* by the runtime's callback id: its calls are told */
 void scuda_profile_runtime(uint32_t id, void *record);    /* of cudart, before and after a call */
+void scuda_profile_all_runtime(void);                     /* all of its calls are told from now on, to a timeline */
 void scuda_profile_begins(uint64_t connecting);           /* a session began; since when cuInit made it */
 
 int scuda_profile_enter(struct scuda_profiled *c, uint32_t function, const void *params); /* 0: it is not told */

@@ -25,15 +25,15 @@ uint32_t scuda_timeline_correlation(void) {
   return atomic_fetch_add(&last, 1) | 1u << 31;
 }
 
-static void tell_name(uint32_t function) {
-  const char *name = scuda_exports[function].name;
+static void tell_name(uint32_t function, const char *name) {
   struct event_name n = {.event.kind = EVENT_NAME, .function = function};
   scuda_event(&n, sizeof n, name, (uint32_t)strlen(name));
 }
 
 void scuda_timeline_called(const struct scuda_profiled *c) {
   uint64_t now = scuda_events_now();
-  if (c->function < sizeof named && !atomic_exchange(&named[c->function], 1)) tell_name(c->function);
+  if (c->function < sizeof named && !atomic_exchange(&named[c->function], 1))
+    tell_name(c->function, scuda_exports[c->function].name);
   struct event_call e = {.event.kind = EVENT_CALL, .function = c->function, .correlation = c->correlation,
                          .began = c->entered, .ended = now, .result = c->result};
   struct scuda_profile_ids ids = {0};
@@ -61,6 +61,35 @@ void scuda_timeline_called(const struct scuda_profiled *c) {
     }
     e.stream = ids.stream;
   }
+  scuda_event(&e, sizeof e, NULL, 0);
+}
+
+/* Those of a thread that have begun. One whose begin was not told is not told at all. */
+enum { NESTED = 4 };
+static __thread struct { const uint64_t *record; uint64_t began; } runtime[NESTED];
+
+void scuda_timeline_runtime(uint32_t id, const uint64_t *record) {
+  static _Atomic uint8_t told[SCUDA_RUNTIME_FLAGS];
+  uint64_t now = scuda_events_now();
+  int i = 0, ends = record[RUNTIME_SITE] >> 32 != 0;
+  if (id >= SCUDA_RUNTIME_FLAGS) return;
+  while (i < NESTED && runtime[i].record != (ends ? record : NULL)) i++;
+  if (i == NESTED) {
+    if (!ends) memset(runtime, 0, sizeof runtime); /* calls that did not return: their threads' stacks were unwound */
+    return;
+  }
+  runtime[i].record = ends ? NULL : record;
+  if (!ends) {
+    runtime[i].began = now;
+    return;
+  }
+  if (!atomic_exchange(&told[id], 1)) {
+    const char *name = (const char *)(uintptr_t)record[RUNTIME_NAME];
+    tell_name(EVENTS_RUNTIME + id, name ? name : "a call of the runtime");
+  }
+  struct event_call e = {.event.kind = EVENT_RUNTIME, .function = EVENTS_RUNTIME + id, .began = runtime[i].began,
+                         .ended = now};
+  if (record[RUNTIME_RESULT]) memcpy(&e.result, (const void *)(uintptr_t)record[RUNTIME_RESULT], sizeof e.result);
   scuda_event(&e, sizeof e, NULL, 0);
 }
 
@@ -173,7 +202,7 @@ static void tell_connecting(uint64_t began) {
                          .ended = scuda_events_now()};
   struct event_call c = {.event.kind = EVENT_CALL, .function = I_cuInit, .correlation = scuda_timeline_correlation(),
                          .began = began, .ended = w.ended};
-  tell_name(I_cuInit);
+  tell_name(I_cuInit, scuda_exports[I_cuInit].name);
   scuda_event(&w, sizeof w, NULL, 0);
   scuda_event(&c, sizeof c, NULL, 0);
 }
@@ -184,6 +213,7 @@ void scuda_timeline_begins(uint64_t connecting) {
   uint64_t now = 0;
   if (!scuda_events_on() || atomic_exchange(&begun, 1)) return;
   tell_connecting(connecting);
+  scuda_profile_all_runtime();
   scuda_lock(&lock);
   if ((answer = malloc(ANSWER)) && !control(KINDS, &got, &now)) ask_clock();
   scuda_unlock(&lock);

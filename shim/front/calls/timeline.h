@@ -11,6 +11,7 @@ void scuda_timeline_begins(uint64_t connecting);  /* there is a session; since w
 void scuda_timeline_ends(void);                   /* it is about to end: what the server still has is fetched */
 uint32_t scuda_timeline_correlation(void);
 void scuda_timeline_called(const struct scuda_profiled *c);  /* at the end of a call */
+void scuda_timeline_runtime(uint32_t id, const uint64_t *record);  /* before and after a call of CUDA's runtime */
 /* The two questions of a profiler's, asked so that both get what they want. */
 int32_t scuda_timeline_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
 int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
