@@ -141,6 +141,16 @@ func TestEveryByte(t *testing.T) {
 	})
 }
 
+// With TLS the first connection may be cut in each step of its handshake, and in the greeting behind it.
+func TestEveryByteTLS(t *testing.T) {
+	const handshake = 4500 // bytes, of both handshakes
+	s, fingerprint := serveTLS(t, "--grace", "30s")
+	t.Setenv("SCUDA_FINGERPRINT", fingerprint)
+	want, carried := s.recorded(t, "counted", "1")
+	t.Log(carried)
+	s.each(t, want, cutsFrom(0, carried[0], 0, handshake, cutStride), "counted", "1")
+}
+
 // A client that comes back may lose the new connection as well, in each step of its handshake.
 func TestCutAgain(t *testing.T) {
 	const handshake = 900 // bytes, of hello and welcome
