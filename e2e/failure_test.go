@@ -52,16 +52,19 @@ func (s *server) closed() int {
 }
 
 // A killed client's worker goes after 5 s, and with it all that the client held; its place is free again. One that is
-// killed in the middle of a call may leave a reset connection behind, as a network does: it has the whole grace.
+// killed in the middle of a call may leave a reset connection behind, as a network does. If it has called for some
+// seconds it has another one, which is closed in order; else it has the whole grace.
 func TestKilledClient(t *testing.T) {
 	const mib = 512
 	for name, c := range map[string]struct {
-		grace     string
-		env, more []string
+		grace       string
+		env, more   []string
+		connections int // that it has when it is killed
 	}{
-		"without resuming":        {env: []string{"SCUDA_RESUME=0"}, grace: "1h", more: []string{"loop"}},
-		"idle":                    {grace: "1h"},
-		"in the middle of a call": {grace: "1s", more: []string{"loop"}},
+		"without resuming":              {env: []string{"SCUDA_RESUME=0"}, grace: "1h", more: []string{"loop"}},
+		"idle":                          {grace: "1h"},
+		"soon, in the middle of a call": {grace: "1s", more: []string{"loop"}},
+		"later":                         {grace: "1h", more: []string{"loop"}, connections: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, "--max-sessions", "1", "--grace", c.grace)
@@ -77,6 +80,9 @@ func TestKilledClient(t *testing.T) {
 					t.Errorf("%d bytes were free for the first client, %d for a later one", first, free)
 				}
 				p.await(p.out, "^ready$")
+				eventually(t, patience, "the client has its connections", func() bool {
+					return s.connections(t) >= c.connections
+				})
 				p.signal(syscall.SIGKILL)
 				p.wait(patience)
 				eventually(t, patience, "the killed client's session is closed", func() bool { return s.closed() == i+1 })
@@ -84,6 +90,22 @@ func TestKilledClient(t *testing.T) {
 			s.run(t, "hold", strconv.Itoa(mib))
 		})
 	}
+}
+
+// connections are how many clients have with the server.
+func (s *server) connections(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(s.addr)
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const established = "01"
+	return strings.Count(string(text), fmt.Sprintf(" 0100007F:%04X %s ", n, established)) // where the peer is the server
 }
 
 // Sessions above the limit are refused with a reason.

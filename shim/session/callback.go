@@ -23,7 +23,7 @@ type HostFunction struct {
 
 // callback is the connection over which the server asks the client for things in stream order, and what serves it. It
 // is opened when the program first registers something that the server may ask for; most programs never do, or not
-// before they have long begun.
+// before they have long begun. It is also opened for a program that has been busy for a while ([callback.foresee]).
 //
 // Locks: mu guards the connection and the queue. flushing is held while a FLUSH is numbered and sent, and writing,
 // which is taken under it, while any message is. None is held while a host function runs, or while a download is
@@ -31,6 +31,8 @@ type HostFunction struct {
 type callback struct {
 	once   sync.Once
 	wanted chan struct{} // closed when it is to be opened, or never will be
+	needed chan struct{} // closed when the program cannot do without, or never will
+	need   sync.Once
 
 	writing sync.Mutex      // held while a message is numbered and written
 	out     transport.Chain // of what is written
@@ -64,8 +66,16 @@ type callback struct {
 	owner      owner
 }
 
-// want has the callback connection opened.
+// want has the callback connection opened, without which the session cannot go on.
 func (d *callback) want() {
+	d.need.Do(func() { close(d.needed) })
+	d.foresee()
+}
+
+// foresee has it opened, though nobody needs it yet. A program that is killed in the middle of its calls leaves a reset
+// connection behind, as a network does, if an answer had come that it had not read. This one, on which nothing comes,
+// is closed in order then, and tells the server that the program has gone.
+func (d *callback) foresee() {
 	d.once.Do(func() {
 		if d.opening != nil {
 			d.opening()
@@ -75,6 +85,7 @@ func (d *callback) want() {
 }
 
 func (d *callback) shut() {
+	d.need.Do(func() { close(d.needed) })
 	d.once.Do(func() { close(d.wanted) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,11 +136,14 @@ func (d *callback) serve() {
 	if d.shared.lost() != 0 {
 		return
 	}
-	hello := d.dialer.hello(transport.KindCallback)
-	line, err := d.dialer.line(&hello)
+	line, err := d.dial()
 	if err != nil {
-		d.owner.broken(fmt.Errorf("no callback connection: %w", err))
-		return
+		d.log.Debug("no callback connection yet", "error", err)
+		<-d.needed
+		if line, err = d.dial(); err != nil {
+			d.owner.broken(fmt.Errorf("no callback connection: %w", err))
+			return
+		}
 	}
 	if !d.set(line) {
 		_ = line.Close()
@@ -143,6 +157,11 @@ func (d *callback) serve() {
 			return
 		}
 	}
+}
+
+func (d *callback) dial() (*transport.Line, error) {
+	hello := d.dialer.hello(transport.KindCallback)
+	return d.dialer.line(&hello)
 }
 
 var errCallbackSilent = errors.New("nothing comes through on the callback connection any more, though the server " +

@@ -77,13 +77,17 @@ func (p *pulse) beat(now signs, awaited bool) verdict {
 	return ask
 }
 
+// busyBeats is for how many beats in a row a program calls before it is one whose end in the middle of a call is
+// prepared for.
+const busyBeats = 2
+
 var errSilent = errors.New("the server has given no sign of life for a quarter of a minute (its machine, the " +
 	"network or its worker does not answer, or something that it sent was lost)")
 
 // beats is the heart's thread.
 func beats(s *Session) {
 	runtime.LockOSThread()
-	h := &s.heart
+	h, busy := &s.heart, 0
 	for s.lost() == 0 {
 		futexWait(&h.over, 0, h.every)
 		if s.lost() != 0 {
@@ -107,6 +111,12 @@ func beats(s *Session) {
 			continue
 		}
 		awaited := isAwaited(s)
+		if busy++; !awaited && !active {
+			busy = 0
+		}
+		if busy == busyBeats && s.returns != nil {
+			s.callback.foresee()
+		}
 		switch h.beat(signsOf(s), awaited || active) {
 		case gone:
 			if !s.returns.renew(transport.LineMain, h.heard.Load(), errSilent) {

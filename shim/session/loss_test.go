@@ -113,6 +113,30 @@ func TestServerLoss(t *testing.T) {
 	}
 }
 
+// A callback connection that was only foreseen and cannot be opened is missed by nobody, until somebody needs it.
+func TestForeseenCallbackConnection(t *testing.T) {
+	p, f := newPeer(t), newFront(t, 1<<16)
+	p.command = echo
+	var once sync.Once
+	refused := make(chan struct{})
+	p.refuse = func() (first bool) {
+		once.Do(func() { close(refused); first = true })
+		return first
+	}
+	s, text := p.open(f, nil)
+	within(t, func() {
+		s.callback.foresee()
+		<-refused
+		for range 3 {
+			if r, _ := f.call(s, opEcho, 0, nil, nil); r != 7 {
+				t.Errorf("a call gives %d\n%s", r, text)
+			}
+		}
+		s.HostFunction(HostFunction{})
+		p.callbackConn()
+	})
+}
+
 // The callback connection is there when the first thing is registered that needs it, and not before.
 func TestCallbackConnectionIsOpenedWhenNeeded(t *testing.T) {
 	for name, need := range map[string]func(*Session){

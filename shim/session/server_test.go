@@ -46,6 +46,7 @@ type peer struct {
 	// between the peer and the client: what becomes of a message
 	change func(h transport.MessageHeader) []transport.MessageHeader
 	bye    atomic.Bool
+	refuse func() bool // whether to break a callback connection off
 }
 
 const deadline = 2 * time.Minute
@@ -106,6 +107,10 @@ func (p *peer) serve(c *net.TCPConn) {
 		if _, err := c.Write(b); err == nil {
 			p.bulk <- c
 		}
+		return
+	}
+	if hello.Kind == transport.KindCallback && p.refuse != nil && p.refuse() {
+		c.Close()
 		return
 	}
 	if hello.Kind != transport.KindCallback { // once the client has its welcome, the test may use the connection

@@ -197,7 +197,7 @@ func (s *Session) connect() {
 	s.registered.init(s.shared, &s.calls)
 
 	d := &s.callback
-	d.wanted, d.reserve = make(chan struct{}), transport.NewReserve()
+	d.wanted, d.needed, d.reserve = make(chan struct{}), make(chan struct{}), transport.NewReserve()
 	d.dialer, d.shared, d.log, d.opening, d.runHost = &s.dialer, s.shared, s.log, s.cfg.Opening, s.cfg.HostRun
 	d.registered, d.reader, d.heart, d.owner = &s.registered, &s.reader, &s.heart, s
 
