@@ -58,7 +58,7 @@ table() { # what a user waits for, by system and form, in Markdown
       for (i = 1; i <= n; i++) {
         line = "| " order[i]
         for (j = 1; j <= 5; j++)
-          line = line " | " ((order[i], j) in t ? sprintf("%.1f s", t[order[i], j] / 1000) : "–")
+          line = line " | " ((order[i], j) in t ? sprintf("%.2f s", t[order[i], j] / 1000) : "–")
         print line " |"
       }
     }' "$work/times"
