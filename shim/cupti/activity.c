@@ -72,8 +72,12 @@ static uint32_t bytes_of(uint32_t kind) {
   return 0;
 }
 
-/* A buffer of the program's. */
+/* A buffer of the program's. One is asked for as soon as something can come, and kept until there are records: tools
+ * take what has not asked them for a buffer to have nothing, and do not flush it. */
 struct target { uint8_t *buffer; size_t bytes, used, most, records; };
+static struct target at_hand;
+static int asking;
+static int recording(void);
 
 static void give_back(struct target *t) {
   completed_fn done = completed;
@@ -92,14 +96,62 @@ static int room(struct target *t, uint32_t bytes) {
   return 0;
 }
 
+/* What the library itself has cost the program. */
+static void overhead(uint32_t kind, uint64_t began) {
+  if (!cupti_active[CUPTI_ACTIVITY_KIND_OVERHEAD]) return;
+  struct CUpti_ActivityOverhead3 o = {.kind = CUPTI_ACTIVITY_KIND_OVERHEAD, .start = began, .end = cupti_now(),
+                                      .overheadKind = kind, .objectKind = CUPTI_ACTIVITY_OBJECT_THREAD};
+  uint32_t ids[] = {(uint32_t)getpid(), cupti_thread_id()};
+  memcpy(o.objectId, ids, sizeof ids);
+  cupti_write(&o, sizeof o);
+}
+
+static void ask_buffer(int wanted) {
+  struct cupti_thread *self = cupti_self();
+  pthread_mutex_lock(&lock);
+  requested_fn want = wanted && completed && !at_hand.buffer && !asking ? requested : NULL;
+  asking |= want != NULL;
+  pthread_mutex_unlock(&lock);
+  if (!want) return;
+  uint64_t began = cupti_now();
+  struct target t = {0};
+  self->inside++;
+  self->calling++;
+  want(&t.buffer, &t.bytes, &t.most);
+  self->calling--;
+  self->inside--;
+  pthread_mutex_lock(&lock);
+  at_hand = t;
+  asking = 0;
+  pthread_mutex_unlock(&lock);
+  overhead(CUPTI_ACTIVITY_OVERHEAD_ACTIVITY_BUFFER_REQUEST, began);
+}
+
+/* A flush leaves nothing of the program's here. */
+static void return_buffer(void) {
+  struct cupti_thread *self = cupti_self();
+  pthread_mutex_lock(&lock);
+  struct target t = at_hand;
+  at_hand = (struct target){0};
+  pthread_mutex_unlock(&lock);
+  self->inside++;
+  self->calling++;
+  give_back(&t);
+  self->calling--;
+  self->inside--;
+}
+
 /* One at a time, so that records come in their order. Who is called back cannot wait for that. */
-int cupti_deliver(uint32_t least) {
+static int deliver(uint32_t least) {
   struct cupti_thread *self = cupti_self();
   pthread_mutex_lock(&lock);
   while (delivering && !self->calling) pthread_cond_wait(&delivered, &lock);
   struct chunk *list = first;
+  struct target t = {0};
   int enough = list && kept >= least && requested && completed;
   if (enough) {
+    t = at_hand;
+    at_hand = (struct target){0};
     first = last = NULL;
     kept = 0;
     delivering++;
@@ -107,7 +159,6 @@ int cupti_deliver(uint32_t least) {
   pthread_mutex_unlock(&lock);
   if (!enough) return 0;
   uint64_t began = cupti_now();
-  struct target t = {0};
   int full = 0;
   self->inside++; /* what the program calls meanwhile is not its work */
   self->calling++;
@@ -132,19 +183,19 @@ int cupti_deliver(uint32_t least) {
   give_back(&t);
   self->calling--;
   self->inside--;
-  if (cupti_active[CUPTI_ACTIVITY_KIND_OVERHEAD]) {
-    struct CUpti_ActivityOverhead3 o = {.kind = CUPTI_ACTIVITY_KIND_OVERHEAD, .start = began, .end = cupti_now(),
-                                        .overheadKind = CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH,
-                                        .objectKind = CUPTI_ACTIVITY_OBJECT_THREAD};
-    uint32_t ids[] = {(uint32_t)getpid(), cupti_thread_id()};
-    memcpy(o.objectId, ids, sizeof ids);
-    cupti_write(&o, sizeof o);
-  }
+  overhead(CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH, began);
   pthread_mutex_lock(&lock);
   delivering--;
   pthread_cond_broadcast(&delivered);
   pthread_mutex_unlock(&lock);
   return 1;
+}
+
+/* There may be more to come, also where nothing is recorded any more. */
+int cupti_deliver(uint32_t least) {
+  int some = deliver(least);
+  ask_buffer(some);
+  return some;
 }
 
 /* What others deliver is with the program, too. */
@@ -159,8 +210,10 @@ int own_cuptiActivityFlushAll(uint32_t flags) {
   (void)flags; /* whatever has ended is handed over, also without force */
   if (!requested || !completed) return CUPTI_ERROR_INVALID_OPERATION;
   cupti_fetch(1);
-  cupti_deliver(0);
+  deliver(0);
   await_others();
+  return_buffer();
+  ask_buffer(recording());
   return CUPTI_SUCCESS;
 }
 int own_cuptiActivityFlush(uint64_t context, uint32_t stream, uint32_t flags) {
@@ -177,6 +230,7 @@ int own_cuptiActivityRegisterCallbacks(requested_fn request, completed_fn comple
   if (!request || !complete) return CUPTI_ERROR_INVALID_PARAMETER;
   requested = request;
   completed = complete;
+  ask_buffer(recording());
   return CUPTI_SUCCESS;
 }
 
@@ -238,7 +292,14 @@ static int enable(uint32_t kind, int on) {
   }
   cupti_active[kind] = (uint8_t)on;
   cupti_update();
+  ask_buffer(recording());
   return CUPTI_SUCCESS;
+}
+
+static int recording(void) {
+  for (int kind = 0; kind < CUPTI_KINDS; kind++)
+    if (cupti_active[kind]) return 1;
+  return 0;
 }
 
 int own_cuptiActivityEnable(uint32_t kind) { return enable(kind, 1); }
@@ -352,5 +413,6 @@ int own_cuptiFinalize(void) {
   memset((void *)cupti_chosen, 0, sizeof cupti_chosen);
   cupti_failed_waits = 0;
   cupti_update();
+  return_buffer();
   return CUPTI_SUCCESS;
 }
