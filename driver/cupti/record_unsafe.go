@@ -54,7 +54,6 @@ var (
 		m.memory = offset("CUpti_ActivityMemset4", "memoryKind")
 		return k, c, p, m
 	}()
-	graphFields     = fieldsOf("CUpti_ActivityGraphTrace2", "reserved") // it is no node
 	kernelGrid      = offset("CUpti_ActivityKernel11", "gridX")
 	kernelBlock     = offset("CUpti_ActivityKernel11", "blockX")
 	kernelName      = offset("CUpti_ActivityKernel11", "name")
@@ -89,10 +88,6 @@ func (s *Source) work(r record) (cuda.Work, bool) {
 		w.Registers = uint32(read[uint16](r, kernelRegisters))
 		w.Static, w.Dynamic = read[uint32](r, kernelStatic), read[uint32](r, kernelDynamic)
 		w.Name = s.name(read[uintptr](r, kernelName))
-		return w, true
-	case facts.CUPTI_ACTIVITY_KIND_GRAPH_TRACE:
-		w := r.common(cuda.WorkGraph, &graphFields)
-		w.Node = 0
 		return w, true
 	case facts.CUPTI_ACTIVITY_KIND_MEMCPY:
 		return r.copied(&copyFields), true

@@ -163,10 +163,12 @@ func (p *profile) add(w *cuda.Work) {
 	if uint32(w.Kind)&p.kinds == 0 {
 		return
 	}
-	// A copy of the program's may have been made in parts.
-	parts := w.Kind == cuda.WorkCopy && w.Node == 0
+	// A copy of the program's may have been made in parts, and a recorder may tell of a graph by what is in it.
+	parts := w.Kind == cuda.WorkCopy && w.Node == 0 || w.Kind == cuda.WorkGraph
 	if at, found := p.copies[w.Correlation]; found && parts {
-		if of := &p.work[at]; of.Source == w.Source && of.Target == w.Target && of.Stream == w.Stream {
+		of := &p.work[at]
+		if of.Kind == w.Kind && of.Source == w.Source && of.Target == w.Target &&
+			(of.Stream == w.Stream || w.Kind == cuda.WorkGraph) {
 			of.Start, of.End, of.Bytes = min(of.Start, w.Start), max(of.End, w.End), of.Bytes+w.Bytes
 			p.fresh[w.Correlation] = true
 			return

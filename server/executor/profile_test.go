@@ -189,6 +189,18 @@ func TestProfileClock(t *testing.T) {
 	}
 }
 
+// A graph that is told of by what is in it is one piece of work for each launch.
+func TestProfileOfGraphParts(t *testing.T) {
+	var p profile
+	p.kinds, p.copies, p.fresh = workKinds, map[uint32]int{}, map[uint32]bool{}
+	for i := range int64(6) {
+		p.add(&cuda.Work{Kind: cuda.WorkGraph, Correlation: uint32(i / 3), Stream: uint64(i), Start: 10 * i, End: 10*i + 5})
+	}
+	if len(p.work) != 2 || p.work[0].Start != 0 || p.work[0].End != 25 || p.work[1].Start != 30 || p.work[1].End != 55 {
+		t.Errorf("%+v", p.work)
+	}
+}
+
 // Without a place for more work is counted, not kept.
 func TestProfileBounded(t *testing.T) {
 	var p profile

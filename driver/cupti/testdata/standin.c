@@ -10,7 +10,7 @@ typedef void (*callback_fn)(void *, uint32_t, uint32_t, const void *);
 static request_fn request;
 static complete_fn complete;
 static callback_fn callback;
-static int kinds, calls, graphs;
+static int kinds, calls;
 static uint32_t correlation = 100;
 
 int cuptiActivityRegisterCallbacks(request_fn r, complete_fn c) { return request = r, complete = c, 0; }
@@ -18,9 +18,9 @@ int cuptiActivityEnable(uint32_t kind) {
 #ifdef FAILING
   return 35;
 #endif
-  return graphs += kind == 51, kinds++, 0;
+  return kinds++, kind == 51; // a trace of graphs is not asked for
 }
-int cuptiActivityDisable(uint32_t kind) { return graphs -= kind == 51, kinds--, 0; }
+int cuptiActivityDisable(uint32_t kind) { return kinds--, kind == 51; }
 int cuptiSubscribe(void **s, callback_fn f, void *user) { return *s = &callback, callback = f, 0; }
 int cuptiUnsubscribe(void *s) { return callback = NULL, calls = 0, s != &callback; }
 int cuptiEnableCallback(uint32_t on, void *s, uint32_t domain, uint32_t id) {
@@ -41,15 +41,15 @@ static void call(uint32_t id) { // both sites, of which the second says nothing 
   if (callback) callback(NULL, 1, 307, data);
 }
 
-enum { KERNEL = 208, COPY = 88, MEMSET = 88, GRAPH = 48 }; // as CUDA 12.0 has them
+enum { KERNEL = 208, COPY = 88, MEMSET = 88 }; // as CUDA 12.0 has them
 
 int cuptiActivityFlushAll(uint32_t flag) {
   if (!kinds || !calls) return 0;
   uint8_t *b;
   size_t size, most;
   request(&b, &size, &most);
-  memset(b, 0, KERNEL + COPY + MEMSET + GRAPH);
-  uint8_t *k = b, *c = b + KERNEL, *m = c + COPY, *g = m + MEMSET;
+  memset(b, 0, KERNEL + COPY + MEMSET);
+  uint8_t *k = b, *c = b + KERNEL, *m = c + COPY;
   call(++correlation);
   put32(k, 0, 10), put64(k, 16, 1000), put64(k, 24, 2000), put32(k, 40, 0), put32(k, 44, 1), put32(k, 48, 13);
   put32(k, 52, 4), put32(k, 56, 5), put32(k, 60, 6), put32(k, 64, 32), put32(k, 68, 2), put32(k, 72, 1);
@@ -61,14 +61,12 @@ int cuptiActivityFlushAll(uint32_t flag) {
   put32(c, 36, 1), put32(c, 40, 13), put32(c, 44, correlation);
   put32(m, 0, 2), put32(m, 4, 5), put64(m, 8, 64), put64(m, 16, 5000), put64(m, 24, 6000);
   put32(m, 44, ++correlation); // of nobody
-  put32(g, 0, 51), put32(g, 4, correlation - 2), put64(g, 8, 1000), put64(g, 16, 4000), put32(g, 28, 8);
-  put32(g, 32, 1), put32(g, 36, 13), put64(g, 40, 1234);
-  complete(NULL, 0, b, size, KERNEL + COPY + MEMSET + (graphs ? GRAPH : 0));
+  complete(NULL, 0, b, size, KERNEL + COPY + MEMSET);
   return 0;
 }
 
 int cuptiActivityGetNextRecord(uint8_t *b, size_t valid, void **record) {
-  static const int bytes[] = {[1] = COPY, [2] = MEMSET, [10] = KERNEL, [51] = GRAPH};
+  static const int bytes[] = {[1] = COPY, [2] = MEMSET, [10] = KERNEL};
   uint8_t *next = b;
   if (*record) {
     uint32_t kind;
