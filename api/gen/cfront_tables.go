@@ -22,8 +22,8 @@ var privateTables = []privateTable{
 		1: "scuda_cudart_load", 2: "scuda_cudart_primary", 6: "scuda_cudart_register", 7: "scuda_cudart_forget",
 		8: "scuda_cudart_register_header", 9: "scuda_cudart_launch", 10: "", 12: "scuda_cudart_compilers"}},
 	{name: "TOOLS_RUNTIME_CALLBACK_HOOKS", id: "a094798c2e742e7493f20800200c0a66", words: 7, slots: map[int]string{
-		1: "scuda_hooks_deliver", 2: "scuda_hooks_runtime_flags", 4: "scuda_hooks_context_id", 5: "scuda_hooks_event",
-		6: "scuda_hooks_domain_flags"}},
+		1: "scuda_hooks_deliver", 2: "scuda_hooks_runtime_flags", 3: "scuda_hooks_stream_id",
+		4: "scuda_hooks_context_id", 5: "scuda_hooks_event", 6: "scuda_hooks_domain_flags"}},
 	{name: "TOOLS_TLS", id: "42d85a8123f6cb478298f6e78a3aecdc", words: 3, slots: map[int]string{2: "scuda_tls_current"}},
 	{name: "CTX_LOCAL_STORAGE", id: "c693336e1121df11a8c368f355d89593", words: 4, unsized: true, slots: map[int]string{
 		0: "scuda_storage_put", 1: "scuda_storage_delete", 2: "scuda_storage_get", 3: ""}},

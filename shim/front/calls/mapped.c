@@ -98,7 +98,8 @@ static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes,
                           uint32_t flags) {
   struct wire_copy_h2d head = {m->device + from, bytes, stream, flags | (by_changes(m) ? SCUDA_COPY_MIRROR : 0), 0};
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_WORKS, sizeof head + bytes);
+  uint32_t own = atomic_load(&scuda_captures) ? 0 : SCUDA_OWN; /* a capture's rules are for it as for the launch */
+  int32_t r = scuda_begin(&c, OP_COPY_H2D, ptds | SCUDA_WORKS | own, sizeof head + bytes);
   if (r) return r;
   memcpy(c.payload, &head, sizeof head);
   moves++;
@@ -203,7 +204,7 @@ static int32_t fetch_whole(struct mapped *m) {
   struct wire_copy_d2h head = {
     m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0
   };
-  int32_t r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER, &head, sizeof head);
+  int32_t r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER | SCUDA_OWN, &head, sizeof head);
   if (!r) merge(m, 0, m->bytes);
   return r;
 }
@@ -256,7 +257,7 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   scuda_unlock(&lock);
   if (!copy) return 0;
   head.transfer = scuda_core.transfer(copy, bytes, scuda_thread()->ordinal, 0);
-  *r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_ANSWER, &head, sizeof head);
+  *r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_ANSWER | SCUDA_OWN, &head, sizeof head);
   if (!*r) scuda_stream_idle(stream, ptds);
   scuda_lock(&lock);
   int late = *r || moves != seen; /* what came is not the last word */

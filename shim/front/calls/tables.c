@@ -1,4 +1,5 @@
 #include "calls/tables.h"
+#include "calls/profile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,6 +113,12 @@ int32_t scuda_hooks_deliver(uint32_t id, void *record) {
   return CUDA_SUCCESS;
 }
 int32_t scuda_hooks_event(uint32_t event, void *record) { (void)event, (void)record; return CUDA_SUCCESS; }
+int32_t scuda_hooks_stream_id(uint64_t ctx, uint64_t stream, uint64_t *id) {
+  struct scuda_profile_ids ids;
+  scuda_profile_ids(ctx, stream, 0, &ids);
+  *id = ids.stream;
+  return ids.stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
 int32_t scuda_hooks_context_id(uint64_t ctx, uint64_t *id) { return scuda_hand_cuCtxGetId(ctx, id); }
 void scuda_hooks_runtime_flags(const uint32_t **flags, size_t *count) {
   *flags = scuda_runtime_flags;

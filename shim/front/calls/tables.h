@@ -25,6 +25,7 @@ int32_t scuda_cudart_compilers(void);
 
 int32_t scuda_hooks_deliver(uint32_t id, void *record);
 void scuda_hooks_runtime_flags(const uint32_t **flags, size_t *count);
+int32_t scuda_hooks_stream_id(uint64_t ctx, uint64_t stream, uint64_t *id);
 int32_t scuda_hooks_context_id(uint64_t ctx, uint64_t *id);
 int32_t scuda_hooks_event(uint32_t event, void *record);
 void scuda_hooks_domain_flags(const uint32_t **flags, size_t *count);
