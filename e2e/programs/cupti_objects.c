@@ -9,7 +9,20 @@ static CUstream stream;
 
 static struct { int n; uint32_t module, graph, exec, nodes; CUcontext context; void *handle; } last[64];
 
+static char ranges[128]; // that NVTX's callbacks told of
+
+static void on_range(uint32_t id, const void *data) {
+  const struct { const char *name; const void *argument, *result; } *c = data;
+  const char *text = id == 8 ? *(const char *const *)c->argument : "";
+  size_t n = strlen(ranges);
+  snprintf(ranges + n, sizeof ranges - n, "%s %s %d;", c->name, text, *(const int *)c->result);
+}
+
 static void on_resource(void *user, uint32_t domain, uint32_t id, const void *data) {
+  if (domain == CUPTI_CB_DOMAIN_NVTX) {
+    on_range(id, data);
+    return;
+  }
   const struct CUpti_ResourceData *r = data;
   CHECK(domain == CUPTI_CB_DOMAIN_RESOURCE && id < 64, "domain %u, id %u", domain, id);
   last[id].n++;
@@ -381,6 +394,10 @@ static void markers(void *library) {
   uint64_t (*begin_range)(void *, const void *) = (uint64_t (*)(void *, const void *))core2[2];
   void (*end_range)(void *, uint64_t) = (void (*)(void *, uint64_t))core2[3];
   push("before"); // which nobody has asked for
+  // proton's: the push of a text and the pop, of the program's domains none
+  CK(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_NVTX, 8));
+  CK(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_NVTX, 11));
+  WANT(cuptiEnableCallback(1, subscriber, CUPTI_CB_DOMAIN_NVTX, 12), CUPTI_ERROR_NOT_SUPPORTED);
   CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MARKER));
   void *domain = domain_create("a domain");
   a.message = string(domain, "a string");
@@ -390,7 +407,9 @@ static void markers(void *library) {
   CHECK(pop() == 2 && domain_pop(domain) == 0 && domain_pop(domain) == -1 && pop() == 1, "depths at ends");
   end_range(domain, range);
   CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_MARKER));
+  CK(cuptiEnableDomain(0, subscriber, CUPTI_CB_DOMAIN_NVTX));
   pop();
+  CHECK(!strcmp(ranges, "nvtxRangePushA outer 1;nvtxRangePop  2;nvtxRangePop  1;"), "told of %s", ranges);
   flush();
   static const struct { int flags; const char *name, *domain; int of; } want[] = { // of: which one it ends
     {CUPTI_ACTIVITY_FLAG_MARKER_START, "outer", NULL, 0},

@@ -43,6 +43,7 @@ static uint32_t ids_of(uint32_t domain) {
   case CUPTI_CB_DOMAIN_RESOURCE: return CUPTI_CBID_RESOURCE_SIZE;
   case CUPTI_CB_DOMAIN_SYNCHRONIZE: return CUPTI_CBID_SYNCHRONIZE_SIZE;
   case CUPTI_CB_DOMAIN_STATE: return CUPTI_CBID_STATE_ERROR + 1;
+  case CUPTI_CB_DOMAIN_NVTX: return CUPTI_NVTX_IDS;
   }
   return 0;
 }
@@ -80,15 +81,16 @@ int own_cuptiUnsubscribe(struct subscriber *s) {
   return CUPTI_SUCCESS;
 }
 
+/* What is behind the ids of NVTX that there are callbacks for. */
 static int refuse_nvtx(uint32_t enable) {
   static _Atomic uint8_t said;
-  return enable ? cupti_refused(&said, "CUPTI_CB_DOMAIN_NVTX") : CUPTI_SUCCESS;
+  return enable ? cupti_refused(&said, "CUPTI_CB_DOMAIN_NVTX, of more than marks and ranges") : CUPTI_SUCCESS;
 }
 
 int own_cuptiEnableCallback(uint32_t enable, struct subscriber *s, uint32_t domain, uint32_t id) {
   static _Atomic uint8_t said[CUPTI_CBID_RESOURCE_SIZE];
   if (!known(s)) return CUPTI_ERROR_INVALID_PARAMETER;
-  if (domain == CUPTI_CB_DOMAIN_NVTX) return refuse_nvtx(enable);
+  if (domain == CUPTI_CB_DOMAIN_NVTX && id >= CUPTI_NVTX_IDS) return refuse_nvtx(enable);
   if (id >= ids_of(domain)) return CUPTI_ERROR_INVALID_PARAMETER;
   if (enable && missing(domain, id)) return cupti_refused(&said[id], cupti_resource_names[id]);
   set(domain, id, enable != 0);
@@ -98,7 +100,6 @@ int own_cuptiEnableCallback(uint32_t enable, struct subscriber *s, uint32_t doma
 
 int own_cuptiEnableDomain(uint32_t enable, struct subscriber *s, uint32_t domain) {
   if (!known(s)) return CUPTI_ERROR_INVALID_PARAMETER;
-  if (domain == CUPTI_CB_DOMAIN_NVTX) return refuse_nvtx(enable);
   if (!ids_of(domain)) return CUPTI_ERROR_INVALID_PARAMETER;
   set_domain(domain, enable != 0);
   cupti_update();
@@ -120,7 +121,7 @@ int own_cuptiGetCallbackState(uint32_t *enable, struct subscriber *s, uint32_t d
 
 int own_cuptiSupportedDomains(size_t *count, const uint32_t **table) {
   static const uint32_t domains[] = {CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_CB_DOMAIN_RESOURCE,
-                                     CUPTI_CB_DOMAIN_SYNCHRONIZE};
+                                     CUPTI_CB_DOMAIN_SYNCHRONIZE, CUPTI_CB_DOMAIN_NVTX};
   if (!count || !table) return CUPTI_ERROR_INVALID_PARAMETER;
   *count = sizeof domains / sizeof *domains;
   *table = domains;
@@ -130,7 +131,8 @@ int own_cuptiSupportedDomains(size_t *count, const uint32_t **table) {
 int own_cuptiGetCallbackName(uint32_t domain, uint32_t id, const char **name) {
   if (!name || id >= ids_of(domain)) return CUPTI_ERROR_INVALID_PARAMETER;
   *name = domain == CUPTI_CB_DOMAIN_DRIVER_API ? cupti_driver_names[id] :
-          domain == CUPTI_CB_DOMAIN_RUNTIME_API ? cupti_runtime_names[id] : NULL;
+          domain == CUPTI_CB_DOMAIN_RUNTIME_API ? cupti_runtime_names[id] :
+          domain == CUPTI_CB_DOMAIN_NVTX ? cupti_nvtx_names[id] : NULL;
   return *name ? CUPTI_SUCCESS : CUPTI_ERROR_INVALID_PARAMETER;
 }
 

@@ -66,6 +66,13 @@ static inline uint64_t cupti_argument(const struct scuda_profiled *c, int n) {
 /* ---- who is called back for what (callback.c) ---- */
 enum { CUPTI_DOMAINS = CUPTI_CB_DOMAIN_SIZE, CUPTI_IDS = 1024 };
 _Static_assert((int)CUPTI_DRIVER_IDS <= (int)CUPTI_IDS && (int)CUPTI_RUNTIME_IDS <= (int)CUPTI_IDS, "callback ids");
+/* Callback ids of the domain NVTX, in CUPTI's order. Those of NVTX's domains, names and resources come behind. */
+enum {
+  CUPTI_NVTX_MARK_A = 1, CUPTI_NVTX_MARK_W, CUPTI_NVTX_MARK_EX, CUPTI_NVTX_START_A, CUPTI_NVTX_START_W,
+  CUPTI_NVTX_START_EX, CUPTI_NVTX_END, CUPTI_NVTX_PUSH_A, CUPTI_NVTX_PUSH_W, CUPTI_NVTX_PUSH_EX, CUPTI_NVTX_POP,
+  CUPTI_NVTX_IDS
+};
+extern const char *const cupti_nvtx_names[CUPTI_NVTX_IDS];
 extern _Atomic uint8_t cupti_called[CUPTI_DOMAINS][CUPTI_IDS];
 extern _Atomic uint32_t cupti_callbacks;   /* how many are enabled */
 void cupti_call_back(uint32_t domain, uint32_t id, const void *data);

@@ -44,6 +44,20 @@ static uint32_t next_id(void) {
   return atomic_fetch_add(&last, 1) + 1;
 }
 
+const char *const cupti_nvtx_names[CUPTI_NVTX_IDS] = {
+  [CUPTI_NVTX_MARK_A] = "nvtxMarkA", [CUPTI_NVTX_MARK_W] = "nvtxMarkW", [CUPTI_NVTX_MARK_EX] = "nvtxMarkEx",
+  [CUPTI_NVTX_START_A] = "nvtxRangeStartA", [CUPTI_NVTX_START_W] = "nvtxRangeStartW",
+  [CUPTI_NVTX_START_EX] = "nvtxRangeStartEx", [CUPTI_NVTX_END] = "nvtxRangeEnd",
+  [CUPTI_NVTX_PUSH_A] = "nvtxRangePushA", [CUPTI_NVTX_PUSH_W] = "nvtxRangePushW",
+  [CUPTI_NVTX_PUSH_EX] = "nvtxRangePushEx", [CUPTI_NVTX_POP] = "nvtxRangePop"};
+
+/* Who subscribed is told of a function once it has done what it does: where its argument lies, and its result. */
+static void call_back(uint32_t id, const void *argument, const void *result) {
+  if (!cupti_called[CUPTI_CB_DOMAIN_NVTX][id] || cupti_self()->inside) return;
+  const struct { const char *name; const void *argument, *result; } data = {cupti_nvtx_names[id], argument, result};
+  cupti_call_back(CUPTI_CB_DOMAIN_NVTX, id, &data);
+}
+
 /* ---- the functions ---- */
 
 static int off(void) { return !cupti_active[CUPTI_ACTIVITY_KIND_MARKER]; }
@@ -52,22 +66,43 @@ static int off(void) { return !cupti_active[CUPTI_ACTIVITY_KIND_MARKER]; }
 static void domain_mark(const char *domain, const struct nvtx_attributes *a) {
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_INSTANTANEOUS, next_id(), text_of(a), domain);
 }
-static void mark_ex(const struct nvtx_attributes *a) { domain_mark(NULL, a); }
-static void mark_text(const char *t) { mark_ex(OF(NVTX_MESSAGE_ASCII, t)); }
-static void mark_wide(const wchar_t *t) { mark_ex(OF(NVTX_MESSAGE_UNICODE, t)); }
+static void mark_ex(const struct nvtx_attributes *a) {
+  domain_mark(NULL, a);
+  call_back(CUPTI_NVTX_MARK_EX, &a, NULL);
+}
+static void mark_text(const char *t) {
+  domain_mark(NULL, OF(NVTX_MESSAGE_ASCII, t));
+  call_back(CUPTI_NVTX_MARK_A, &t, NULL);
+}
+static void mark_wide(const wchar_t *t) {
+  domain_mark(NULL, OF(NVTX_MESSAGE_UNICODE, t));
+  call_back(CUPTI_NVTX_MARK_W, &t, NULL);
+}
 
 static uint64_t domain_range_start(const char *domain, const struct nvtx_attributes *a) {
   uint32_t id = next_id();
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_START, id, text_of(a), domain);
   return id;
 }
-static uint64_t range_start_ex(const struct nvtx_attributes *a) { return domain_range_start(NULL, a); }
-static uint64_t range_start(const char *t) { return range_start_ex(OF(NVTX_MESSAGE_ASCII, t)); }
-static uint64_t range_start_wide(const wchar_t *t) { return range_start_ex(OF(NVTX_MESSAGE_UNICODE, t)); }
+static uint64_t range_start_ex(const struct nvtx_attributes *a) {
+  uint64_t id = domain_range_start(NULL, a);
+  return call_back(CUPTI_NVTX_START_EX, &a, &id), id;
+}
+static uint64_t range_start(const char *t) {
+  uint64_t id = domain_range_start(NULL, OF(NVTX_MESSAGE_ASCII, t));
+  return call_back(CUPTI_NVTX_START_A, &t, &id), id;
+}
+static uint64_t range_start_wide(const wchar_t *t) {
+  uint64_t id = domain_range_start(NULL, OF(NVTX_MESSAGE_UNICODE, t));
+  return call_back(CUPTI_NVTX_START_W, &t, &id), id;
+}
 static void domain_range_end(const char *domain, uint64_t id) {
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_END, (uint32_t)id, NULL, domain);
 }
-static void range_end(uint64_t id) { domain_range_end(NULL, id); }
+static void range_end(uint64_t id) {
+  domain_range_end(NULL, id);
+  call_back(CUPTI_NVTX_END, &id, NULL);
+}
 
 /* A thread's ranges, of all domains; what they answer is how many of the domain are around. */
 static int depth_of(const struct cupti_thread *t, const char *domain) {
@@ -90,9 +125,18 @@ static int domain_push(const char *domain, const struct nvtx_attributes *a) {
   if (!off()) mark(CUPTI_ACTIVITY_FLAG_MARKER_START, id, text_of(a), domain);
   return depth;
 }
-static int push_ex(const struct nvtx_attributes *a) { return domain_push(NULL, a); }
-static int push(const char *t) { return push_ex(OF(NVTX_MESSAGE_ASCII, t)); }
-static int push_wide(const wchar_t *t) { return push_ex(OF(NVTX_MESSAGE_UNICODE, t)); }
+static int push_ex(const struct nvtx_attributes *a) {
+  int level = domain_push(NULL, a);
+  return call_back(CUPTI_NVTX_PUSH_EX, &a, &level), level;
+}
+static int push(const char *t) {
+  int level = domain_push(NULL, OF(NVTX_MESSAGE_ASCII, t));
+  return call_back(CUPTI_NVTX_PUSH_A, &t, &level), level;
+}
+static int push_wide(const wchar_t *t) {
+  int level = domain_push(NULL, OF(NVTX_MESSAGE_UNICODE, t));
+  return call_back(CUPTI_NVTX_PUSH_W, &t, &level), level;
+}
 static int domain_pop(const char *domain) {
   struct cupti_thread *t = cupti_self();
   uint32_t i = t->range_count;
@@ -102,7 +146,10 @@ static int domain_pop(const char *domain) {
   memmove(&t->ranges[i - 1], &t->ranges[i], (t->range_count-- - i) * sizeof *t->ranges);
   return depth_of(t, domain);
 }
-static int pop(void) { return domain_pop(NULL); }
+static int pop(void) {
+  int level = domain_pop(NULL);
+  return call_back(CUPTI_NVTX_POP, NULL, &level), level;
+}
 
 /* Handles of domains and strings are what they stand for. */
 static const char *domain_register(const char *domain, const char *t) { return (void)domain, text(t); }
