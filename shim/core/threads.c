@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 typedef void *(*run_fn)(void *);
-enum { RESERVE = 16, MOST = 64, RETRY_NS = 20 * 1000 * 1000 };
+enum { RESERVE = 24, MOST = 64, RETRY_NS = 20 * 1000 * 1000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards what follows
 static pthread_cond_t due = PTHREAD_COND_INITIALIZER;
