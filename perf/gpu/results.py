@@ -28,9 +28,10 @@ def suites():
 
 def suite_of(name, known):
     kind = name.split(":")[0] if ":" in name else ""
-    return {"c": "driver API", "cu": "CUDA C++", "cuda": "CUDA C++", "smi": "NVML", "go": "NVML"}.get(kind) or {
+    return {"c": "driver API", "cu": "CUDA C++", "cuda": "CUDA C++", "smi": "NVML", "go": "NVML",
+            "written": "bytes written"}.get(kind) or {
         "pr1": "common programs", "frameworks": "PyTorch", "libraries": "CuPy, JAX and others",
-        "nvml": "NVML"}[known[name]]
+        "nvml": "NVML", "profiles": "profilers"}[known[name]]
 
 
 def read(path, known, commit):
