@@ -218,6 +218,31 @@ def profile_graphs():
     return out, info
 
 
+def graph_of_nothing(torch):
+    """A function whose backward pass launches nothing: the graph of it is empty, and its events still come and go."""
+    sample = torch.zeros(10, device="cuda").requires_grad_(True)
+    graphed = torch.cuda.graphs.make_graphed_callables(lambda x: x + 1, sample_args=(sample,))
+    return repr(graphed(torch.zeros(10, device="cuda")).sum().item())
+
+
+@case
+def graph_before_profile():
+    torch = torch_for_repeating()
+    return {"sum": graph_of_nothing(torch)}
+
+
+@case
+def graph_after_profile():
+    """PyTorch's own test of the profiler does this; over scuda the capture was once invalidated."""
+    torch = torch_for_repeating()
+    torch.cuda.init()
+    torch.profiler._utils._init_for_cuda_graphs()
+    out = {"sum": graph_of_nothing(torch)}
+    with torch.profiler.profile(activities=both()) as p:
+        graph_of_nothing(torch)
+    return out | {"kernels": counts(e["name"] for e in gpu_events(exported(p)))}
+
+
 class Numbers:
     def __len__(self):
         return 64
