@@ -18,9 +18,14 @@ import (
 // is not kept back.
 //
 // Where others may get the turn, it also lets the GPU have little work at a time, so that the turn ends soon when it
-// ends: about three times workAtATime, or two commands where one takes longer. Beside a higher class, which waits for
-// all of it, it is three times briefWork. That is measured by events behind every few commands, of the stream that the
-// last one went to. A program that uses several streams may have more.
+// ends: about three times workAtATime, or two commands where one takes longer. That is measured by events behind every
+// few commands, of the stream that the last one went to. A program that uses several streams may have more.
+//
+// Beside a higher class it is about briefWork, or one command, and then the GPU runs dry before it gets more: while a
+// process has work for it, a driver leaves it the GPU for a slice of a millisecond or two, whoever else wants it.
+//
+// What the GPU has may itself wait for what is kept back (a kernel for a copy to another stream, say). So a command is
+// handed over after pacePatience, whatever the GPU has.
 //
 // No locks: it belongs to the executor's thread alone.
 type turns struct {
@@ -37,7 +42,8 @@ type turns struct {
 	lastOne int64      // when work was last handed over while it was active
 
 	marks []turnMark
-	since int   // commands since the last mark, with the present one
+	since int   // commands since the last mark, with the present one; beside a higher class, since the GPU ran dry
+	dry   int64 // when the first of these was handed over beside a higher class, by metrics.Now; 0: there is none
 	every int   // commands between two marks
 	brief bool  // a higher class waits for what the GPU has
 	long  bool  // one command takes longer than it should
@@ -64,8 +70,10 @@ const (
 	briefWork   = 50 * time.Microsecond  // the same, beside a higher class
 	mostBetween = 512                    // commands
 	marksAhead  = 2
-	askEvery    = 20 * time.Microsecond  // streams whether they have work
-	turnQuiet   = 800 * time.Microsecond // naps for the turn do not become longer than after so long
+	askEvery    = 20 * time.Microsecond // streams whether they have work
+	// pacePatience is how long a command is kept back at most for what the GPU has.
+	pacePatience = 50 * time.Millisecond
+	turnQuiet    = 800 * time.Microsecond // naps for the turn do not become longer than after so long
 	// hostPatience is how long what a session handed over last counts as work of the GPU while the client is asked for
 	// something. That may be what it waits for.
 	hostPatience = time.Millisecond
@@ -101,9 +109,14 @@ func (t *turns) await() error {
 			t.pacer = t
 		}
 		t.waits, t.brief = word&turn.Wait != 0, word&turn.Brief != 0
-		if !t.waits && (t.pacer == nil || t.hasRoom()) {
+		if !t.waits && (t.pacer == nil || t.hasRoom() || began != 0 && now-began >= int64(pacePatience)) {
 			t.active, t.lastOne = true, now
-			t.since++
+			switch t.since++; {
+			case !t.brief:
+				t.dry = 0
+			case t.dry == 0:
+				t.dry = now
+			}
 			t.say(turn.Busy)
 			if began != 0 {
 				t.loop.keptBack(now - began)
@@ -170,7 +183,7 @@ func (t *turns) rest() {
 		m.ctx.events = append(m.ctx.events, m.event)
 	}
 	clear(t.marks)
-	t.marks, t.active, t.pacer, t.since = t.marks[:0], false, nil, 0
+	t.marks, t.active, t.pacer, t.since, t.dry = t.marks[:0], false, nil, 0, 0
 	t.say(0)
 }
 
@@ -180,15 +193,31 @@ func (t *turns) hasRoom() bool {
 		return true
 	}
 	t.collect()
+	if t.brief {
+		return t.ranDry()
+	}
 	if t.long {
 		return len(t.marks) == 0
 	}
 	return len(t.marks) < marksAhead
 }
 
+// ranDry says whether the GPU has completed all that it had.
+func (t *turns) ranDry() bool {
+	t.launchAll()
+	if t.loop.gpuHasWork() {
+		return false
+	}
+	if t.dry != 0 {
+		t.learn(time.Duration(metrics.Now() - t.dry))
+	}
+	t.since, t.dry = 0, 0
+	return true
+}
+
 // mark puts an event behind what a stream has, where there were enough commands since the last one.
 func (t *turns) mark(st *stream) {
-	if t.since <= t.every || len(t.captures) > 0 {
+	if t.brief || t.since <= t.every || len(t.captures) > 0 {
 		return
 	}
 	t.launchAll()

@@ -123,7 +123,7 @@ func TestTurnIsPaced(t *testing.T) {
 	for range 100 {
 		time.Sleep(10 * time.Microsecond) // more would come now
 	}
-	if n := g.launched.Load(); n != 24 || answered(ch) {
+	if n := g.launched.Load(); n >= launches/2 || answered(ch) { // with those that pacePatience lets through
 		t.Errorf("the GPU has %d launches", n)
 	}
 	if doing := slot.Read().Doing; doing != turn.Busy {
@@ -138,6 +138,42 @@ func TestTurnIsPaced(t *testing.T) {
 	}
 	until(t, "nobody asks what it does", func() bool { return slot.Read().Doing == 0 })
 	g.through.Store(true)
+}
+
+// Beside a higher class the GPU runs dry before it gets more.
+func TestBesideAHigherClassTheGPURunsDry(t *testing.T) {
+	const launches = 100
+	slot, g := new(turn.Slot), newSlow()
+	c := connect(t, func(cfg *Config) { cfg.Turn, cfg.GPU = slot, g })
+	all := quickLaunches(c, launches, func(int) uint32 { return 1 })
+	slot.Tell(turn.Report | turn.Pace | turn.Brief)
+	c.write(c.again(all...))
+	ch := c.start(0, wire.OpPing, 0, words(0), nil)
+	until(t, "as much as it may have", func() bool { return g.launched.Load() >= 8 })
+	for range 100 {
+		time.Sleep(10 * time.Microsecond) // more would come now
+	}
+	if n := g.launched.Load(); n >= 24 || answered(ch) { // with those that pacePatience lets through
+		t.Errorf("the GPU has %d launches", n)
+	}
+	g.through.Store(true)
+	c.await(ch)
+	if n := g.launched.Load(); n != launches {
+		t.Errorf("%d launches of %d", n, launches)
+	}
+}
+
+// What the GPU has may wait for what is kept back.
+func TestPaceIsNotForEver(t *testing.T) {
+	for _, word := range []turn.Word{turn.Report | turn.Pace, turn.Report | turn.Pace | turn.Brief} {
+		slot, g := new(turn.Slot), newSlow()
+		c := connect(t, func(cfg *Config) { cfg.Turn, cfg.GPU = slot, g })
+		all := quickLaunches(c, 27, func(int) uint32 { return 1 })
+		slot.Tell(word)
+		c.write(c.again(all...))
+		until(t, "all has been handed over", func() bool { return g.launched.Load() == 27 })
+		g.through.Store(true)
+	}
 }
 
 // The number of launches between two marks follows the time that they take.
