@@ -115,11 +115,9 @@ static void ask_buffer(int wanted) {
   if (!want) return;
   uint64_t began = cupti_now();
   struct target t = {0};
-  self->inside++;
-  self->calling++;
+  cupti_program(self, 1);
   want(&t.buffer, &t.bytes, &t.most);
-  self->calling--;
-  self->inside--;
+  cupti_program(self, -1);
   pthread_mutex_lock(&lock);
   at_hand = t;
   asking = 0;
@@ -134,11 +132,9 @@ static void return_buffer(void) {
   struct target t = at_hand;
   at_hand = (struct target){0};
   pthread_mutex_unlock(&lock);
-  self->inside++;
-  self->calling++;
+  cupti_program(self, 1);
   give_back(&t);
-  self->calling--;
-  self->inside--;
+  cupti_program(self, -1);
 }
 
 /* One at a time, so that records come in their order. Who is called back cannot wait for that. */
@@ -160,8 +156,7 @@ static int deliver(uint32_t least) {
   if (!enough) return 0;
   uint64_t began = cupti_now();
   int full = 0;
-  self->inside++; /* what the program calls meanwhile is not its work */
-  self->calling++;
+  cupti_program(self, 1);
   while (list) {
     struct chunk *c = list;
     for (uint32_t at = 0, n; at < c->used; at += n) {
@@ -181,8 +176,7 @@ static int deliver(uint32_t least) {
     free(c);
   }
   give_back(&t);
-  self->calling--;
-  self->inside--;
+  cupti_program(self, -1);
   overhead(CUPTI_ACTIVITY_OVERHEAD_CUPTI_BUFFER_FLUSH, began);
   pthread_mutex_lock(&lock);
   delivering--;

@@ -14,11 +14,9 @@ void cupti_call_back(uint32_t domain, uint32_t id, const void *data) {
   struct cupti_thread *t = cupti_self();
   callback_fn fn = subscriber.fn;
   if (!atomic_load(&subscribed) || !fn) return;
-  t->inside++;
-  t->calling++;
+  cupti_program(t, 1);
   fn(subscriber.user, domain, id, data);
-  t->calling--;
-  t->inside--;
+  cupti_program(t, -1);
 }
 
 int own_cuptiSubscribe(struct subscriber **handle, callback_fn fn, void *user) {

@@ -52,6 +52,11 @@ struct cupti_thread {
   uint32_t range_count, range_room;
 };
 struct cupti_thread *cupti_self(void);
+/* 1 before a function of the program's is called, -1 behind it: what it calls meanwhile is not the program's work. */
+static inline void cupti_program(struct cupti_thread *t, int by) {
+  t->inside += (uint32_t)by;
+  t->calling += (uint32_t)by;
+}
 uint32_t cupti_thread_id(void);    /* as the program wants threads numbered */
 extern const struct scuda_profiler cupti_profiler;
 uint64_t cupti_real(void);     /* ns since 1970 */
