@@ -9,21 +9,27 @@ import (
 	"testing"
 )
 
-func linePair(t testing.TB) (a, b *Line) {
+// tcpPair gives both ends of a connection. The test closes them.
+func tcpPair(t testing.TB) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	near, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
+	if near, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	far, err := l.Accept()
-	if err != nil {
+	if far, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
+	return near, far
+}
+
+func linePair(t testing.TB) (a, b *Line) {
+	t.Helper()
+	var err error
+	near, far := tcpPair(t)
 	for c, line := range map[net.Conn]**Line{near: &a, far: &b} {
 		if *line, err = NewLine(c); err != nil {
 			t.Fatal(err)

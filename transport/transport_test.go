@@ -360,19 +360,7 @@ func FuzzStream(f *testing.F) {
 // A client may break its connection off before the process that is to serve it looks at it: the kernel does not say any
 // more who that was.
 func TestConnOfBrokenOff(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	near, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	near, far := tcpPair(t)
 	f, err := far.(*net.TCPConn).File()
 	if err := errors.Join(err, far.Close(), near.(*net.TCPConn).SetLinger(0), near.Close()); err != nil {
 		t.Fatal(err)
