@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from suite import Absent, digest, suite, torch_for_repeating
+from workloads import resnet_parts
 
 case = suite("profiles")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -67,22 +68,6 @@ def seen(p):
     return out, {"GPU ms": round(total / 1000, 3), "events": len(gpu)}
 
 
-def training(torch):
-    import torchvision
-
-    torch.manual_seed(1)
-    model = torchvision.models.resnet50(weights=None).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    x, y = torch.randn(16, 3, 224, 224, device="cuda"), torch.randint(0, 1000, (16,), device="cuda")
-
-    def step():
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-    return step
-
-
 def both():
     from torch.profiler import ProfilerActivity
 
@@ -92,7 +77,7 @@ def both():
 @case
 def profile_resnet():
     torch = torch_for_repeating()
-    step = training(torch)
+    _, _, step = resnet_parts(batch=16)
     for _ in range(3):
         step()
     torch.cuda.synchronize()
@@ -377,7 +362,7 @@ def measure():
     """For each line that it reads: a step, a step while it is profiled, and GPU times by key_averages."""
     import torch
 
-    step = training(torch)
+    _, _, step = resnet_parts(batch=16)
 
     def timed(n):
         torch.cuda.synchronize()

@@ -89,14 +89,14 @@ class Processor:
             self.result["CPU of the server while training (cores)"] = (server_seconds() - self.server) / took
 
 
-def resnet_parts():
+def resnet_parts(batch=64):
     import torch
     import torchvision
 
     torch.manual_seed(0)
     model = torchvision.models.resnet50(weights=None).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    x, y = torch.randn(64, 3, 224, 224, device="cuda"), torch.randint(0, 1000, (64,), device="cuda")
+    x, y = torch.randn(batch, 3, 224, 224, device="cuda"), torch.randint(0, 1000, (batch,), device="cuda")
 
     def step():
         optimizer.zero_grad()
