@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,7 +19,7 @@ func TestLoad(t *testing.T) {
 	}
 	s := serve(t)
 	for name, env := range map[string][]string{
-		"native": {"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=memory=1GiB"},
+		"native": {"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=memory=1GiB,board=" + filepath.Join(t.TempDir(), "board")},
 		"scuda":  s.env(),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,7 @@ func TestSpec(t *testing.T) {
 		"mig=8": "0 to 7 instances", "3,mig=6": "of all GPUs", "mig=7,memory=8MiB": "2 MiB of each",
 		"colour=red": "no such setting", "driver=9000": "choose 11040", "driver=12.2": "invalid syntax",
 		"turns=0s":        "above zero",
+		"board=/a/file":   "programs without a server",
 		"kernel-time=-1s": "above zero", "cc=9": "choose one of 7.5, 8.0", "cc=9.9": "choose one of",
 		"cc=x.y": "choose one of", "cc=1.20": "choose one of", "cc=8.10": "choose one of",
 		"kernel-time=5": "missing unit", "fault-alloc=0": "begins with 1", "hold=cuMemFrei": "no function",
@@ -77,6 +79,26 @@ func TestSpec(t *testing.T) {
 	if _, err := FromEnvironment(Config{}, get("x=1")); err == nil || !strings.Contains(err.Error(), Environment) {
 		t.Error(err)
 	}
+	files := []string{filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")}
+	var boards []*board.Board
+	for _, file := range append(files, files[0]) {
+		c, err := OfProgram(Config{}, get("board="+file))
+		if err != nil || c.Board == nil {
+			t.Fatalf("%+v %v", c, err)
+		}
+		boards = append(boards, c.Board)
+	}
+	seat, err := boards[0].Join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seat.Use(0, 7)
+	for i, want := range []uint64{7, 0, 7} {
+		if got := boards[i].Read(0).Used; got != want {
+			t.Errorf("board %d has %d bytes in use, not %d", i, got, want)
+		}
+	}
+	seat.Leave()
 	if c, err := FromEnvironment(Config{Devices: 2}, get("")); err != nil || c.Devices != 2 {
 		t.Errorf("%+v %v", c, err)
 	}

@@ -63,6 +63,9 @@ type Config struct {
 	Contents Contents // of memory that was freed
 	// Hold names the calls that are held up until the context's work is over, joined by "+"; see [HoldAll].
 	Hold string
+
+	alone bool   // a program without a server; only that may name the file of its board
+	file  string // of the board; "": the user's
 }
 
 // Contents says what new memory of a device holds.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/sim/board"
 )
 
 // Environment is the variable with a specification that [FromEnvironment] reads.
@@ -98,6 +99,19 @@ func FromEnvironment(cfg Config, getenv func(string) string) (Config, error) {
 	return cfg, err
 }
 
+// OfProgram is FromEnvironment for a program without a server, with the board on which such programs see each other.
+func OfProgram(cfg Config, getenv func(string) string) (Config, error) {
+	cfg.alone = true
+	cfg, err := FromEnvironment(cfg, getenv)
+	if err != nil {
+		return cfg, err
+	}
+	if cfg.Board, err = board.At(cfg.file); err != nil {
+		cfg.Log.Warn("NVML and the programs do not see each other", "error", err)
+	}
+	return cfg, nil
+}
+
 func (c *Config) set(key, value string) (err error) {
 	switch key {
 	case "mig":
@@ -115,6 +129,10 @@ func (c *Config) set(key, value string) (err error) {
 			return fmt.Errorf("no such preset; choose h200 or small")
 		}
 		c.Preset = value
+	case "board":
+		if c.file = value; !c.alone {
+			return fmt.Errorf("this is for programs without a server; those of a server see each other anyway")
+		}
 	case "kernel-time":
 		c.KernelTime, err = time.ParseDuration(value)
 		if err == nil && c.KernelTime <= 0 {
@@ -145,8 +163,8 @@ func (c *Config) set(key, value string) (err error) {
 		c.Hold = value
 		_, err = parseHold(value)
 	default:
-		return fmt.Errorf("no such setting; there are memory, name, driver, cc, preset, kernel-time, kernel-instructions, " +
-			"turns, fault-alloc, fault-hang, fault-lost, copy-rate, contents and hold")
+		return fmt.Errorf("no such setting; there are memory, name, driver, cc, preset, board, kernel-time, " +
+			"kernel-instructions, turns, fault-alloc, fault-hang, fault-lost, copy-rate, contents and hold")
 	}
 	return err
 }

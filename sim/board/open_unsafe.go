@@ -53,10 +53,12 @@ func Open(f *os.File) (*Board, error) {
 	return b, nil
 }
 
-// OfUser opens the board of all of the calling user's processes on this machine that have no server: a file in memory,
-// which is made when it is not there.
-func OfUser() (*Board, error) {
-	name := fmt.Sprintf("/dev/shm/scuda-sim-%d-%d", os.Geteuid(), size)
+// At opens the board of processes that have no server: the one in the file with this name, which is made when it is not
+// there; "" is a file in memory that all of the calling user's processes on this machine share.
+func At(name string) (*Board, error) {
+	if name == "" {
+		name = fmt.Sprintf("/dev/shm/scuda-sim-%d-%d", os.Geteuid(), size)
+	}
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("the board of the simulated machine: %w", err)

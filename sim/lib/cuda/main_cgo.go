@@ -23,7 +23,6 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/driver/invoke"
 	"scuda.dev/scuda/sim"
-	"scuda.dev/scuda/sim/board"
 )
 
 // perThread in an operation asks for the _ptds form; the exports that api/gen writes have the same.
@@ -32,12 +31,7 @@ const perThread = 1 << 30
 // gpu is the machine that all calls of the process are about, or nil if its settings are wrong.
 var gpu = sync.OnceValue(func() cuda.Driver {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	shared, err := board.OfUser()
-	if err != nil {
-		log.Warn("NVML and the programs do not see each other", "error", err)
-	}
-	cfg, err := sim.FromEnvironment(sim.Config{Log: log, Board: shared, Stdout: stdio{}, Stderr: stdio{errors: true}},
-		os.Getenv)
+	cfg, err := sim.OfProgram(sim.Config{Log: log, Stdout: stdio{}, Stderr: stdio{errors: true}}, os.Getenv)
 	if err != nil {
 		log.Error(err.Error())
 		return nil

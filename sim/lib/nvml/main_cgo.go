@@ -17,16 +17,11 @@ import (
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/driver/invoke"
 	"scuda.dev/scuda/sim"
-	"scuda.dev/scuda/sim/board"
 )
 
 var library = sync.OnceValue(func() nvml.Driver {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	shared, err := board.OfUser()
-	if err != nil {
-		log.Warn("NVML and the programs do not see each other", "error", err)
-	}
-	cfg, err := sim.FromEnvironment(sim.Config{Log: log, Board: shared}, os.Getenv)
+	cfg, err := sim.OfProgram(sim.Config{Log: log}, os.Getenv)
 	if err != nil {
 		log.Error(err.Error())
 		return nil
