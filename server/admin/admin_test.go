@@ -461,6 +461,35 @@ func TestListen(t *testing.T) {
 	}
 }
 
+// Servers that start at the same time, each at a port of its own, all have their sockets. Who keeps the lock keeps
+// nobody for ever.
+func TestListenBeside(t *testing.T) {
+	folder := t.TempDir()
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			l, err := Listen(t.Context(), filepath.Join(folder, fmt.Sprint(i)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			l.Close()
+		})
+	}
+	all.Wait()
+	keeps, err := os.Open(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keeps.Close()
+	if err := unix.Flock(int(keeps.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(t.Context(), filepath.Join(folder, "s")); !errors.Is(err, ErrTaken) {
+		t.Errorf("while another has the lock: %v", err)
+	}
+}
+
 // One of two who come at the same time gets the place of a server that is gone.
 func TestListenTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")

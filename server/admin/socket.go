@@ -24,6 +24,8 @@ const (
 	prefix, suffix = "admin-", ".sock"
 	maxPath        = 107 // bytes of a Unix socket's path
 	knock          = time.Second
+	lockTime       = 2 * knock             // who has the lock may knock at a socket
+	lockLook       = 10 * time.Millisecond // there is no wait for a lock that can be given up
 )
 
 // Folder is where a server of this user has its socket, by Auto: the one that systemd made for it, root's, or the
@@ -68,8 +70,8 @@ func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("admin socket %s: %w", path, err)
 	}
 	defer folder.Close() // and with it goes the lock, by which no two servers clear the place at a time
-	if err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, fmt.Errorf("%w: another program is about to use the folder of %s; try again", ErrTaken, path)
+	if err := lock(ctx, folder); err != nil {
+		return nil, fmt.Errorf("%w: another program has locked the folder of %s for %v; try again", ErrTaken, path, lockTime)
 	}
 	if err := clearPlace(ctx, path); err != nil {
 		return nil, err
@@ -82,6 +84,24 @@ func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
 		return nil, errors.Join(fmt.Errorf("admin socket: %w", err), l.Close())
 	}
 	return l.(*net.UnixListener), nil
+}
+
+// lock takes a folder's lock. Servers that start at the same time wait for each other. As whoever may read the folder
+// can hold the lock for ever, the wait has an end.
+func lock(ctx context.Context, folder *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, lockTime)
+	defer cancel()
+	for {
+		err := unix.Flock(int(folder.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(lockLook):
+		}
+	}
 }
 
 // openFolder makes the socket's folder where there is none, and refuses one in which everybody can exchange files.
