@@ -228,7 +228,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	dir := t.TempDir()
 	said := start(t, nil, []string{"listening on ", "metrics on http://"}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim",
-		"--cache-dir", "none", "--metrics", "127.0.0.1:0")
+		"--cache-dir", "none", "--metrics", "127.0.0.1:0", "--admin", "none")
 	config := filepath.Join(dir, "prometheus.yml")
 	text := fmt.Sprintf(
 		"global: {scrape_interval: 500ms}\nscrape_configs:\n- {job_name: scuda, static_configs: [{targets: [%q]}]}\n",

@@ -198,7 +198,7 @@ func works(t *testing.T, prefix string) {
 func uses(t *testing.T, scuda, load string) {
 	t.Helper()
 	address := start(t, nil, []string{"listening on "}, scuda, "-l", "127.0.0.1:0", "--gpu", "sim", "--cache-dir",
-		"none")[0]
+		"none", "--admin", "none")[0]
 	out := command(t, "", scuda, "run", "--server", address, "--", load, "up", "4096", "3")
 	if lines := strings.Fields(out); len(lines) != 3 {
 		t.Errorf("the load says %q", out)
