@@ -51,11 +51,18 @@ func Freeze(fd int) error {
 	return nil
 }
 
+// Fixed gives the size of memory that nobody can make longer or shorter, and [ErrSeals] for every other descriptor:
+// reading it waits for nobody, and there is as much of it as it says.
+func Fixed(fd int) (int64, error) { return sealed(fd, ofSize) }
+
 // Frozen gives the size of memory that somebody else has frozen, and [ErrSeals] for every other descriptor: only memory
 // of this kind can have all of the seals, so that reading it waits for nobody and finds always the same.
-func Frozen(fd int) (int64, error) {
+func Frozen(fd int) (int64, error) { return sealed(fd, frozen) }
+
+// sealed gives the size of memory that has seals.
+func sealed(fd, want int) (int64, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&frozen != frozen {
+	if err != nil || seals&want != want {
 		return 0, errors.Join(ErrSeals, err)
 	}
 	var st unix.Stat_t

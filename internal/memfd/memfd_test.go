@@ -91,7 +91,13 @@ func TestNotFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(file)
+	if n, err := Fixed(sized); n != 10 || err != nil {
+		t.Errorf("of a fixed size: %d, %v", n, err)
+	}
 	for name, fd := range map[string]int{"sized": sized, "a pipe": pipe[0], "a file": file, "nothing": -1} {
+		if _, err := Fixed(fd); fd != sized && !errors.Is(err, ErrSeals) {
+			t.Errorf("%s is of a fixed size: %v", name, err)
+		}
 		if _, err := Frozen(fd); !errors.Is(err, ErrSeals) {
 			t.Errorf("%s: %v", name, err)
 		}

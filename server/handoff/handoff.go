@@ -1,23 +1,38 @@
 // Package handoff is the line between the supervisor and a worker process: JSON messages over a Unix socket pair, each
 // with at most one file descriptor (a client's connection) beside it.
+//
+// A message is a packet, so that whoever reads it has all of it or nothing, whenever either process is killed. What
+// does not fit a packet lies in memory whose descriptor the packet brings.
 package handoff
 
 import (
-	"encoding/binary"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/internal/memfd"
 )
 
 // MaxBytes bounds one message.
 const MaxBytes = 8 << 20
+
+// packetBytes bounds a packet: several fit what a socket holds in Linux unless somebody says otherwise (208 KiB).
+const packetBytes = 32 << 10
+
+// What a packet begins with.
+const (
+	inPacket byte = iota // the message follows
+	inMemory             // it lies in the memory behind the first descriptor
+)
 
 // ErrMalformed says that the peer does not speak this protocol.
 var ErrMalformed = errors.New("malformed message between supervisor and worker")
@@ -58,7 +73,7 @@ func (m *Message) Decode(v any) error {
 
 // Pair makes a line: the supervisor's end and the file that a worker process inherits.
 func Pair() (*Conn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("socket pair for a worker: %w", err)
 	}
@@ -80,9 +95,9 @@ func FromFile(f *os.File) (*Conn, error) {
 		return nil, fmt.Errorf("control line of a worker: %w", err)
 	}
 	sock, ok := c.(*net.UnixConn)
-	if !ok {
+	if !ok || sock.LocalAddr().Network() != "unixpacket" {
 		c.Close()
-		return nil, fmt.Errorf("control line of a worker is %T: %w", c, ErrMalformed)
+		return nil, fmt.Errorf("control line of a worker is a socket of another kind: %w", ErrMalformed)
 	}
 	return &Conn{sock: sock}, nil
 }
@@ -91,7 +106,7 @@ func FromFile(f *os.File) (*Conn, error) {
 func (c *Conn) Close() error { return c.sock.Close() }
 
 // Send writes a message; fd goes with it unless it is -1. The sender keeps its own copy of fd. The supervisor's end
-// waits at most [SendLimit]; a line with half a message in it is closed.
+// waits at most [SendLimit]; then the line is closed.
 func (c *Conn) Send(kind string, body any, fd int) error {
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -104,94 +119,148 @@ func (c *Conn) Send(kind string, body any, fd int) error {
 	if len(data) > MaxBytes {
 		return fmt.Errorf("%w: %s has %d bytes", ErrMalformed, kind, len(data))
 	}
+	var fds []int
+	if fd >= 0 {
+		fds = []int{fd}
+	}
+	packet := append([]byte{inPacket}, data...)
+	if len(packet) > packetBytes {
+		memory, err := memoryOf(data)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(memory)
+		packet, fds = []byte{inMemory}, append([]int{memory}, fds...)
+	}
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var oob []byte
-	if fd >= 0 {
-		oob = unix.UnixRights(fd)
-	}
 	if c.limit > 0 {
 		if err := c.sock.SetWriteDeadline(time.Now().Add(c.limit)); err != nil {
 			return err
 		}
 	}
-	// The descriptor travels with the length, so that the receiver, who reads that on its own, gets both together.
-	_, _, err = c.sock.WriteMsgUnix(binary.LittleEndian.AppendUint32(nil, uint32(len(data))), oob, nil)
-	if err == nil {
-		_, err = c.sock.Write(data)
-	}
+	_, _, err = c.sock.WriteMsgUnix(packet, oob, nil)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errors.Join(ErrStuck, c.sock.Close())
 	}
 	return err
 }
 
+// memoryOf gives the descriptor of memory with a message, which the caller closes.
+func memoryOf(data []byte) (int, error) {
+	fd, err := memfd.New("scuda-message", int64(len(data)))
+	if err != nil {
+		return -1, err
+	}
+	if n, err := unix.Pwrite(fd, data, 0); n != len(data) {
+		unix.Close(fd)
+		return -1, fmt.Errorf("memory of a message: %w", cmp.Or(err, io.ErrShortWrite))
+	}
+	return fd, nil
+}
+
 // Receive waits for a message. io.EOF says that the peer is gone.
 func (c *Conn) Receive() (*Message, error) {
-	var head [4]byte
-	oob := make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := c.sock.ReadMsgUnix(head[:], oob)
+	packet, oob := make([]byte, packetBytes+1), make([]byte, unix.CmsgSpace(2*4))
+	n, oobn, flags, _, err := c.sock.ReadMsgUnix(packet, oob)
+	if errors.Is(err, unix.ECONNRESET) { // the peer ended without reading all; what it sent before is still to be read
+		n, oobn, flags, _, err = c.sock.ReadMsgUnix(packet, oob)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if n == 0 {
 		return nil, io.EOF
 	}
-	fd, err := descriptor(oob[:oobn])
-	if err != nil {
-		return nil, err
+	fds, err := descriptors(oob[:oobn])
+	if err == nil && (n > packetBytes || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0) {
+		err = fmt.Errorf("%w: cut short", ErrMalformed)
 	}
-	m, err := c.receive(head, n)
+	var m *Message
+	if err == nil {
+		m, err = parse(packet[:n], &fds)
+	}
 	if err != nil {
-		if fd >= 0 {
+		for _, fd := range fds {
 			unix.Close(fd)
 		}
 		return nil, err
 	}
-	m.FD = fd
 	return m, nil
 }
 
-func (c *Conn) receive(head [4]byte, n int) (*Message, error) {
-	if _, err := io.ReadFull(c.sock, head[n:]); err != nil {
-		return nil, err
+// parse reads a message. What it takes of the descriptors is not among them any more.
+func parse(packet []byte, fds *[]int) (*Message, error) {
+	data := packet[1:]
+	switch packet[0] {
+	case inPacket:
+	case inMemory:
+		if len(*fds) == 0 || len(data) > 0 {
+			return nil, fmt.Errorf("%w: no memory with it", ErrMalformed)
+		}
+		memory := (*fds)[0]
+		defer unix.Close(memory)
+		*fds = slices.Delete(*fds, 0, 1)
+		var err error
+		if data, err = readMemory(memory); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("%w: it begins with %d", ErrMalformed, packet[0])
 	}
-	size := binary.LittleEndian.Uint32(head[:])
-	if size > MaxBytes {
-		return nil, fmt.Errorf("%w: %d bytes announced", ErrMalformed, size)
-	}
-	data := make([]byte, size)
-	if _, err := io.ReadFull(c.sock, data); err != nil {
-		return nil, err
+	if len(*fds) > 1 {
+		return nil, fmt.Errorf("%w: %d descriptors", ErrMalformed, len(*fds))
 	}
 	var e envelope
 	if err := json.Unmarshal(data, &e); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	return &Message{Type: e.Type, FD: -1, body: e.Body}, nil
+	m := &Message{Type: e.Type, FD: -1, body: e.Body}
+	if len(*fds) == 1 {
+		m.FD, *fds = (*fds)[0], nil
+	}
+	return m, nil
 }
 
-func descriptor(oob []byte) (int, error) {
+// readMemory reads a message that lies in memory. It is read and not mapped: the peer may be a worker that was taken
+// over. Reading a file of another kind could wait for somebody, so it has to have the seals of memory.
+func readMemory(fd int) ([]byte, error) {
+	size, err := memfd.Fixed(fd)
+	if err == nil && size > MaxBytes {
+		err = fmt.Errorf("%d bytes announced", size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	data := make([]byte, size)
+	if n, err := unix.Pread(fd, data, 0); n != len(data) {
+		return nil, fmt.Errorf("memory of a message: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+	}
+	return data, nil
+}
+
+// descriptors are those that came with a packet.
+func descriptors(oob []byte) (fds []int, err error) {
 	if len(oob) == 0 {
-		return -1, nil
+		return nil, nil
 	}
 	parts, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return -1, fmt.Errorf("%w: %w", ErrMalformed, err)
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	fd := -1
 	for i := range parts {
-		fds, err := unix.ParseUnixRights(&parts[i])
+		some, err := unix.ParseUnixRights(&parts[i])
 		if err != nil {
 			continue
 		}
-		for _, f := range fds {
-			if fd >= 0 {
-				unix.Close(fd)
-			}
-			fd = f
+		for _, fd := range some {
 			unix.CloseOnExec(fd)
+			fds = append(fds, fd)
 		}
 	}
-	return fd, nil
+	return fds, nil
 }

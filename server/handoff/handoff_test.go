@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/internal/memfd"
 )
 
 func pair(t *testing.T) (*Conn, *Conn) {
@@ -41,7 +42,7 @@ func TestMessagesWithAndWithoutDescriptor(t *testing.T) {
 		for _, m := range []struct {
 			kind, text string
 			fd         int
-		}{{"one", "a", -1}, {"two", "b", int(w.Fd())}, {"three", long, -1}} {
+		}{{"one", "a", -1}, {"two", "b", int(w.Fd())}, {"three", long, -1}, {"four", long, int(w.Fd())}} {
 			if err := a.Send(m.kind, body{m.text}, m.fd); err != nil {
 				sent <- err
 				return
@@ -53,7 +54,7 @@ func TestMessagesWithAndWithoutDescriptor(t *testing.T) {
 	for _, want := range []struct {
 		kind, text string
 		fd         bool
-	}{{"one", "a", false}, {"two", "b", true}, {"three", long, false}} {
+	}{{"one", "a", false}, {"two", "b", true}, {"three", long, false}, {"four", long, true}} {
 		m, err := b.Receive()
 		if err != nil {
 			t.Fatal(err)
@@ -86,21 +87,72 @@ func TestMessagesWithAndWithoutDescriptor(t *testing.T) {
 
 func TestMalformed(t *testing.T) {
 	for name, raw := range map[string][]byte{
-		"too long": binary.LittleEndian.AppendUint32(nil, MaxBytes+1),
-		"not JSON": append(binary.LittleEndian.AppendUint32(nil, 3), "abc"...),
-		"half":     append(binary.LittleEndian.AppendUint32(nil, 30), "abc"...),
-		"header":   {1, 2},
+		"too long":       append([]byte{inPacket}, `{"type":"`+strings.Repeat("x", packetBytes)+`"}`...),
+		"not JSON":       append([]byte{inPacket}, "abc"...),
+		"half":           append([]byte{inPacket}, `{"type":"x"`...),
+		"no message":     {inPacket},
+		"of no kind":     append([]byte{9}, `{"type":"x"}`...),
+		"without memory": {inMemory},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := pair(t)
 			if _, err := a.sock.Write(raw); err != nil {
 				t.Fatal(err)
 			}
-			a.Close()
-			if m, err := b.Receive(); err == nil {
-				t.Fatalf("accepted %v", m)
+			if m, err := b.Receive(); !errors.Is(err, ErrMalformed) {
+				t.Fatalf("accepted %v, %v", m, err)
 			}
 		})
+	}
+}
+
+// A message that lies elsewhere is read from memory and from nothing that could keep the reader waiting, or change.
+func TestMemoryOfOthers(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	unsealed, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(unsealed)
+	huge, err := memfd.New("test", MaxBytes+1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(huge)
+	for name, fd := range map[string]int{"a pipe": int(r.Fd()), "unsealed": unsealed, "too long": huge} {
+		a, b := pair(t)
+		if _, _, err := a.sock.WriteMsgUnix([]byte{inMemory}, unix.UnixRights(fd), nil); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := b.Receive(); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: accepted %v, %v", name, m, err)
+		}
+	}
+	if fds, err := os.ReadDir("/proc/self/fd"); err != nil || len(fds) > 100 {
+		t.Errorf("%d descriptors are open, %v", len(fds), err)
+	}
+}
+
+// What a peer said before it ended is heard, also where it has not read all that it was told.
+func TestLastWords(t *testing.T) {
+	a, b := pair(t)
+	if err := a.Send("unread", 1, -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Send("last", 2, -1); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	if m, err := a.Receive(); err != nil || m.Type != "last" {
+		t.Fatalf("%v, %v", m, err)
+	}
+	if _, err := a.Receive(); !errors.Is(err, io.EOF) {
+		t.Fatalf("after the end: %v, want EOF", err)
 	}
 }
 
