@@ -178,7 +178,7 @@ func (s desk) use(l lease.Lease) admin.Lease {
 
 // Grant makes a lease.
 func (s desk) Grant(who admin.Who, r admin.LeaseRequest) (*admin.Granted, error) {
-	l := lease.Lease{Tenant: cmp.Or(r.Tenant, s.cfg.Tenants.Sole()), Label: r.Label}
+	l := lease.Lease{Tenant: cmp.Or(r.Tenant, s.cfg.Tenants.Sole()), Label: r.Label, Exclusive: r.Exclusive}
 	own := who.Role() != admin.RoleAdmin
 	if own {
 		l.Tenant = cmp.Or(r.Tenant, who.Tenant)

@@ -62,6 +62,28 @@ func (s desk) own(who admin.Who, l *lease.Lease, lasts time.Duration) error {
 	return nil
 }
 
+// Renew has a lease last for so long from now.
+func (s desk) Renew(who admin.Who, id string, lasts time.Duration) (*admin.Lease, error) {
+	l, err := s.leases.Get(id)
+	if err != nil || !who.May(l.Tenant, l.ID) {
+		return nil, lease.ErrNone
+	}
+	if who.Role() != admin.RoleAdmin {
+		switch {
+		case l.Maker != cmp.Or(who.Credential, tenant.Anyone):
+			return nil, fmt.Errorf("%w: it prolongs leases that it made with the same credential", admin.ErrBeyond)
+		case !who.Until.IsZero() && time.Now().Add(lasts).After(who.Until):
+			return nil, fmt.Errorf("%w: the lease would last longer than the certificate with which it is asked for, which "+
+				"ends at %s", admin.ErrBeyond, who.Until.UTC().Format(time.RFC3339))
+		}
+	}
+	if l, err = s.leases.Renew(id, lasts); err != nil {
+		return nil, err
+	}
+	use := s.use(l)
+	return &use, nil
+}
+
 // dropOrphans ends the leases that tenants made with credentials that are withdrawn.
 func (s *supervisor) dropOrphans() {
 	for _, l := range s.leases.Leases() {

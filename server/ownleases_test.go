@@ -71,6 +71,26 @@ func TestWhoMakesLeases(t *testing.T) {
 	if all, err := o.administrator("token-of-bob").Leases(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("bob sees %+v, %v", all, err)
 	}
+	theirs := granted(t, ops, admin.LeaseRequest{Seconds: 60, Tenant: "carol"})
+	if _, err := carol.Renew(t.Context(), theirs.ID, 2*time.Hour); !errors.Is(err, admin.ErrForbidden) ||
+		!strings.Contains(err.Error(), "leases that it made with the same credential") {
+		t.Errorf("carol prolongs what she did not make: %v", err)
+	}
+	for _, c := range []*admin.Client{o.administrator("token-of-bob"), under} {
+		if _, err := c.Renew(t.Context(), first.ID, 2*time.Hour); err == nil {
+			t.Error("others prolong it")
+		}
+	}
+	for _, x := range []struct {
+		by    *admin.Client
+		id    string
+		lasts time.Duration
+	}{{carol, first.ID, 2 * time.Hour}, {ops, first.ID, 3 * time.Hour}, {ops, theirs.ID, time.Hour}} {
+		l, err := x.by.Renew(t.Context(), x.id, x.lasts)
+		if err != nil || l.ID != x.id || time.Until(l.Expires) < x.lasts-time.Minute {
+			t.Errorf("%v: %+v, %v", x.lasts, l, err)
+		}
+	}
 	if err := carol.Revoke(t.Context(), first.ID, "done"); err != nil {
 		t.Error(err)
 	}

@@ -28,6 +28,7 @@ const leaseFields = `
   memory_bytes     quota of GPU memory for its sessions together, 0: the tenant's
   sessions         of CUDA at once, 0: as many as the tenant may have
   share, class     a weight, and low, normal or high
+  exclusive        true if no other lease has these GPUs; else it is left out
   created, expires
   open_sessions    of CUDA, at the moment
   left_seconds     until it expires
@@ -90,6 +91,7 @@ goes by --share and --class, and so does the work of programs that run at the sa
 	f.Uint32Var(&o.want.Sessions, "sessions", 0, "`N` programs at once, 0: as many as the tenant may have")
 	f.StringVar(&o.want.GPUs, "gpus", "",
 		"`WHICH` GPUs its sessions see: UUIDs with commas between them, N, KIND or KIND:N (those that are leased least)")
+	f.BoolVar(&o.want.Exclusive, "exclusive", false, "no other lease has these GPUs; goes with --gpus")
 	f.Uint32Var(&o.want.Share, "share", 0, fmt.Sprintf("`WEIGHT` beside others of its class, 1 to %d (usually %d)",
 		lease.MostShare, lease.UsualShare))
 	f.StringVar(&o.want.Class, "class", "", "`CLASS` low, normal or high")

@@ -141,8 +141,12 @@ type Server interface {
 	// Leases are those that hold, the oldest first.
 	Leases(who Who) []Lease
 	// Grant makes a lease; a tenant's, within what the tenant may have itself. The error wraps [lease.ErrTerms],
-	// [lease.ErrFull], [lease.ErrKept] or [ErrBeyond].
+	// [lease.ErrFull], [lease.ErrTaken], [lease.ErrKept] or [ErrBeyond].
 	Grant(who Who, r LeaseRequest) (*Granted, error)
+	// Renew has a lease last for so long from now, if it would end before; a tenant's, if it made that lease itself, with
+	// the credential that it shows. The error is [lease.ErrNone], or wraps [lease.ErrTerms], [lease.ErrKept] or
+	// [ErrBeyond].
+	Renew(who Who, id string, lasts time.Duration) (*Lease, error)
 	// Revoke ends a lease and its sessions, whose programs are told the reason, and returns when they are over. The error
 	// is [lease.ErrNone] where there is none.
 	Revoke(ctx context.Context, who Who, id, reason string) error
@@ -183,6 +187,8 @@ func (f *Fault) Unwrap() error {
 		return lease.ErrTerms
 	case f.status == http.StatusNotFound:
 		return ErrNoSession
+	case f.status == http.StatusConflict && f.lease:
+		return lease.ErrTaken
 	case f.status == http.StatusConflict:
 		return ErrShutdown
 	}

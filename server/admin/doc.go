@@ -11,6 +11,7 @@
 //
 //	GET  /v1/leases               {"leases": [Lease, ...]}
 //	POST /v1/leases               LeaseRequest; Granted
+//	POST /v1/leases/{id}/renew    {"seconds": N}; Lease
 //	DELETE /v1/leases/{id}        {"reason": TEXT}; the answer is {} when its sessions are over
 //
 // Whatever is refused is answered by a [Fault]: what is wrong, and what to do. By the socket only root and the server's

@@ -31,11 +31,20 @@ type LeaseRequest struct {
 	Share    uint32      `json:"share,omitempty"`
 	Class    string      `json:"class,omitempty"`
 	Seconds  float64     `json:"seconds"` // how long it lasts
+
+	Exclusive bool `json:"exclusive,omitempty"` // no other lease has its GPUs; needs GPUs
+}
+
+// renewRequest says how long a lease is to last from now.
+type renewRequest struct {
+	Seconds float64 `json:"seconds"`
 }
 
 // Lasts is how long the lease is to last.
-func (r *LeaseRequest) Lasts() time.Duration {
-	return time.Duration(min(max(r.Seconds, 0), (2*lease.MostTime).Seconds()) * float64(time.Second))
+func (r *LeaseRequest) Lasts() time.Duration { return lasts(r.Seconds) }
+
+func lasts(seconds float64) time.Duration {
+	return time.Duration(min(max(seconds, 0), (2*lease.MostTime).Seconds()) * float64(time.Second))
 }
 
 // Granted is a new lease. Its credential is said this once.
@@ -70,11 +79,41 @@ func (h *handler) grant(w http.ResponseWriter, r *http.Request, who Who) {
 		refuse(w, http.StatusBadRequest, err.Error(), "")
 	case errors.Is(err, ErrBeyond):
 		refuse(w, http.StatusForbidden, err.Error(), "an administrator can make it, or give the tenant more")
+	case errors.Is(err, lease.ErrTaken):
+		refuse(w, http.StatusConflict, err.Error(), "scuda lease list shows them; wait until it is over, or choose others")
 	case errors.Is(err, lease.ErrFull):
 		refuse(w, http.StatusServiceUnavailable, err.Error(), "")
 	default:
 		refuse(w, http.StatusInternalServerError, err.Error(), "")
 	}
+}
+
+func (h *handler) renew(w http.ResponseWriter, r *http.Request, who Who) {
+	if who.Role() == RoleLease {
+		refuse(w, http.StatusForbidden, who.String()+" may not prolong leases", "ask its tenant, or an administrator")
+		return
+	}
+	var body renewRequest
+	if !read(w, r, &body) {
+		return
+	}
+	switch l, err := h.server.Renew(who, r.PathValue("id"), lasts(body.Seconds)); {
+	case errors.Is(err, lease.ErrNone):
+		noLease(w, r, err)
+	case errors.Is(err, lease.ErrTerms):
+		refuse(w, http.StatusBadRequest, err.Error(), "")
+	case errors.Is(err, ErrBeyond):
+		refuse(w, http.StatusForbidden, err.Error(), "an administrator can prolong it")
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err.Error(), "")
+	default:
+		answer(w, l)
+	}
+}
+
+func noLease(w http.ResponseWriter, r *http.Request, err error) {
+	refuse(w, http.StatusNotFound, fmt.Sprintf("%v: %.40q", err, r.PathValue("id")),
+		"it may be over; GET /v1/leases lists them, and the whole id is needed")
 }
 
 func (h *handler) revoke(w http.ResponseWriter, r *http.Request, who Who) {
@@ -84,8 +123,7 @@ func (h *handler) revoke(w http.ResponseWriter, r *http.Request, who Who) {
 	}
 	switch err := h.server.Revoke(r.Context(), who, r.PathValue("id"), body.Reason); {
 	case errors.Is(err, lease.ErrNone):
-		refuse(w, http.StatusNotFound, fmt.Sprintf("%v: %.40q", err, r.PathValue("id")),
-			"it may be over; GET /v1/leases lists them, and the whole id is needed")
+		noLease(w, r, err)
 	case errors.Is(err, lease.ErrTerms):
 		refuse(w, http.StatusBadRequest, err.Error(), "")
 	case err != nil:
@@ -106,6 +144,13 @@ func (c *Client) Leases(ctx context.Context) ([]Lease, error) {
 func (c *Client) Grant(ctx context.Context, r *LeaseRequest) (*Granted, error) {
 	var g Granted
 	return &g, ofLease(c.ask(ctx, http.MethodPost, "/v1/leases", r, &g))
+}
+
+// Renew has the lease with this id last for so long from now, if it would end before.
+func (c *Client) Renew(ctx context.Context, id string, lasts time.Duration) (*Lease, error) {
+	var l Lease
+	return &l, ofLease(c.ask(ctx, http.MethodPost, "/v1/leases/"+url.PathEscape(id)+"/renew",
+		renewRequest{lasts.Seconds()}, &l))
 }
 
 // Revoke has the lease with this id ended, with its sessions.

@@ -24,7 +24,8 @@ var routes = []route{
 	{"PUT /v1/drain", "drain the server", true, (*handler).drain},
 	{"GET /v1/usage", "", false, (*handler).usage},
 	{"GET /v1/leases", "", false, (*handler).leases},
-	{"POST /v1/leases", "", true, (*handler).grant}, // but with a lease's credential
+	{"POST /v1/leases", "", true, (*handler).grant},            // but with a lease's credential
+	{"POST /v1/leases/{id}/renew", "", true, (*handler).renew}, // likewise
 	{"DELETE /v1/leases/{id}", "", true, (*handler).revoke},
 }
 

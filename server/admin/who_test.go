@@ -44,6 +44,10 @@ var allowed = map[string][]struct {
 	"GET /v1/usage":   {{"/v1/usage", "", 200, 200, 200, 200, 200, "usage"}},
 	"GET /v1/leases":  {{"/v1/leases", "", 200, 200, 200, 200, 200, "leases"}},
 	"POST /v1/leases": {{"/v1/leases", `{"seconds":60}`, 200, 200, 200, 403, 403, ""}},
+	"POST /v1/leases/{id}/renew": {
+		{"/v1/leases/bb11/renew", `{"seconds":60}`, 200, 200, 404, 403, 403, "bb11"},
+		{"/v1/leases/none/renew", `{"seconds":60}`, 404, 404, 404, 403, 403, ""},
+	},
 	"DELETE /v1/leases/{id}": {
 		{"/v1/leases/bb11", "{}", 200, 200, 404, 200, 404, ""},
 		{"/v1/leases/none", "{}", 404, 404, 404, 404, 404, ""},

@@ -27,6 +27,7 @@ var (
 	ErrKept    = errors.New("the leases cannot be kept")
 	ErrExpired = errors.New("the lease has expired")
 	ErrRevoked = errors.New("the lease was revoked")
+	ErrTaken   = errors.New("a GPU is leased already")
 )
 
 const (
@@ -144,7 +145,7 @@ func sumOf(credential []byte) string {
 }
 
 // Grant makes a lease that lasts for a while, and its credential, which nobody can ask for again. The error wraps
-// [ErrTerms], [ErrFull] or [ErrKept].
+// [ErrTerms], [ErrFull], [ErrTaken] or [ErrKept].
 func (b *Book) Grant(l Lease, lasts time.Duration) (Lease, string, error) {
 	if lasts < leastTime || lasts > MostTime {
 		return Lease{}, "", fmt.Errorf("%w: a lease of %v; it lasts %v to %v", ErrTerms, lasts, leastTime, MostTime)
@@ -163,6 +164,9 @@ func (b *Book) Grant(l Lease, lasts time.Duration) (Lease, string, error) {
 	if b.live >= MostLeases {
 		return Lease{}, "", fmt.Errorf("%w: there are %d; revoke some (scuda lease revoke)", ErrFull, b.live)
 	}
+	if err := b.free(&l); err != nil {
+		return Lease{}, "", err
+	}
 	b.enter(r)
 	if err := b.keep(); err != nil {
 		b.remove(r)
@@ -171,6 +175,51 @@ func (b *Book) Grant(l Lease, lasts time.Duration) (Lease, string, error) {
 	close(b.changed)
 	b.changed = make(chan struct{})
 	return l, credential, nil
+}
+
+// free says whether a lease can be made beside those that hold: no other one has the GPUs of a lease that has them to
+// itself. Without GPUs a lease has all of them. b.mu is held.
+func (b *Book) free(l *Lease) error {
+	for _, r := range b.by {
+		if !l.Exclusive && !r.Exclusive {
+			continue
+		}
+		if _, err := b.stateOf(r); err != nil {
+			continue
+		}
+		if len(l.GPUs) == 0 || len(r.GPUs) == 0 {
+			return fmt.Errorf("%w: one of the two is to have it to itself, and the other one has all", ErrTaken)
+		}
+		for _, uuid := range r.GPUs {
+			if slices.Contains(l.GPUs, uuid) {
+				return fmt.Errorf("%w: %s, and one of the two is to have it to itself", ErrTaken, uuid)
+			}
+		}
+	}
+	return nil
+}
+
+// Renew has a lease last for so long from now, if it would end before. The error is [ErrNone], or wraps [ErrTerms] or
+// [ErrKept]: then it lasts as long as before.
+func (b *Book) Renew(id string, lasts time.Duration) (Lease, error) {
+	if lasts < leastTime || lasts > MostTime {
+		return Lease{}, fmt.Errorf("%w: a lease of %v; it lasts %v to %v", ErrTerms, lasts, leastTime, MostTime)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.by[id]
+	if _, err := b.stateOf(r); err != nil {
+		return Lease{}, ErrNone
+	}
+	before := r.Expires
+	if until := time.Now().UTC().Round(0).Add(lasts); until.After(before) {
+		r.Expires = until
+	}
+	if err := b.keep(); err != nil {
+		r.Expires = before
+		return Lease{}, err
+	}
+	return r.Lease, nil
 }
 
 // Find gives the lease of a credential. The error is [ErrNone] where there is none, and an [*OverError] where it is

@@ -151,6 +151,118 @@ func TestCannotBeKept(t *testing.T) {
 	}
 }
 
+// A GPU that a lease has to itself is in no other one, until that is over; nor does a lease get one to itself that
+// another has.
+func TestExclusive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "leases")
+	b := open(t, path)
+	on := func(exclusive bool, gpus ...byte) Lease {
+		l := of("a")
+		l.Exclusive = exclusive
+		for _, g := range gpus {
+			l.GPUs = append(l.GPUs, UUID([16]byte{g}))
+		}
+		return l
+	}
+	first, _ := grant(t, b, on(true, 1, 2), time.Hour)
+	shared, _ := grant(t, b, on(false, 3), time.Hour)
+	grant(t, b, on(false, 3), time.Hour)
+	for _, b := range []*Book{b, open(t, path)} { // and after a restart
+		for _, l := range []Lease{on(true, 2, 4), on(false, 1), on(true, 3), on(false)} {
+			if _, _, err := b.Grant(l, time.Hour); !errors.Is(err, ErrTaken) {
+				t.Errorf("%+v: %v", l, err)
+			}
+		}
+		if _, _, err := b.Grant(on(true), time.Hour); !errors.Is(err, ErrTerms) {
+			t.Errorf("all GPUs: %v", err)
+		}
+	}
+	if _, err := b.Revoke(first.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	grant(t, b, on(true, 2, 4), time.Hour)
+	if _, err := b.Revoke(shared.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Grant(on(true, 3), time.Hour); !errors.Is(err, ErrTaken) {
+		t.Errorf("another one has it still: %v", err)
+	}
+}
+
+// Many ask for the same GPU at once, and one has it.
+func TestExclusiveAtOnce(t *testing.T) {
+	b := open(t, "")
+	l := of("a")
+	l.Exclusive, l.GPUs = true, []string{UUID([16]byte{1})}
+	got := make(chan error)
+	for range 32 {
+		go func() {
+			_, _, err := b.Grant(l, time.Hour)
+			got <- err
+		}()
+	}
+	n := 0
+	for range 32 {
+		if err := <-got; err == nil {
+			n++
+		} else if !errors.Is(err, ErrTaken) {
+			t.Error(err)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d leases", n)
+	}
+}
+
+// A lease that is renewed in time goes on, and ends when nobody does any more.
+func TestRenew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, filepath.Join(t.TempDir(), "leases"))
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan time.Time)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			b.Watch(ctx, func(e *OverError) { over <- e.When })
+		}()
+		l, credential := grant(t, b, of("a"), time.Minute)
+		for range 5 {
+			time.Sleep(40 * time.Second)
+			got, err := b.Renew(l.ID, time.Minute)
+			if err != nil || time.Until(got.Expires) != time.Minute {
+				t.Fatalf("%+v, %v", got, err)
+			}
+		}
+		if got, err := b.Renew(l.ID, time.Second); err != nil || time.Until(got.Expires) != time.Minute {
+			t.Errorf("it has become shorter: %+v, %v", got, err)
+		}
+		if _, err := open(t, b.path).Find([]byte(credential)); err != nil {
+			t.Errorf("after a restart: %v", err)
+		}
+		if when := <-over; when.Sub(l.Created) != 260*time.Second {
+			t.Errorf("it is over after %v", when.Sub(l.Created))
+		}
+		if _, err := b.Renew(l.ID, time.Minute); !errors.Is(err, ErrNone) {
+			t.Errorf("of one that is over: %v", err)
+		}
+		for _, lasts := range []time.Duration{0, MostTime + 1} {
+			if _, err := b.Renew(l.ID, lasts); !errors.Is(err, ErrTerms) {
+				t.Errorf("%v: %v", lasts, err)
+			}
+		}
+		l, _ = grant(t, b, of("a"), time.Minute)
+		b.path = filepath.Join(b.path, "none")
+		if _, err := b.Renew(l.ID, time.Hour); !errors.Is(err, ErrKept) {
+			t.Errorf("it cannot be kept: %v", err)
+		}
+		if got, err := b.Get(l.ID); err != nil || time.Until(got.Expires) != time.Minute {
+			t.Errorf("%+v, %v", got, err)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func TestFull(t *testing.T) {
 	b := open(t, "")
 	var last Lease

@@ -34,8 +34,9 @@ type Lease struct {
 	Label  string `json:"label"` // what its maker calls it
 	Tenant string `json:"tenant"`
 	Terms
-	Created time.Time `json:"created"`
-	Expires time.Time `json:"expires"`
+	Exclusive bool      `json:"exclusive,omitempty"` // no other lease has its GPUs
+	Created   time.Time `json:"created"`
+	Expires   time.Time `json:"expires"`
 	// Maker is what tells the tenant's credential from others with which the tenant made it itself; "": an administrator
 	// made it. It is nobody's business but the server's.
 	Maker string `json:"-"`
@@ -56,6 +57,8 @@ func (l *Lease) check() error {
 		return fmt.Errorf("%w: %.40q is no lease's id", ErrTerms, l.ID)
 	case !l.Expires.After(l.Created):
 		return fmt.Errorf("%w: it ends before it begins", ErrTerms)
+	case l.Exclusive && len(l.GPUs) == 0:
+		return fmt.Errorf("%w: a lease that has GPUs to itself says which; say how many (gpus)", ErrTerms)
 	}
 	if err = certificate.CheckName(l.Tenant); err != nil {
 		return fmt.Errorf("%w: tenant: %w", ErrTerms, err)

@@ -30,6 +30,9 @@ func (*server) Grant(admin.Who, admin.LeaseRequest) (*admin.Granted, error) {
 func (*server) Usage(context.Context, admin.Who, time.Time, string) (*admin.Usage, error) {
 	return nil, admin.ErrNoUsage
 }
+func (*server) Renew(admin.Who, string, time.Duration) (*admin.Lease, error) {
+	return nil, lease.ErrNone
+}
 func (s *server) Revoke(_ context.Context, _ admin.Who, id, _ string) error {
 	if id != "aa" {
 		return lease.ErrNone
