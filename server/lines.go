@@ -21,6 +21,12 @@ import (
 // client that did not hear the welcome opens another session.
 const closedGrace = 5 * time.Second
 
+// youth is the age of a session from which on a client that calls has more connections than the main one ("soon" in
+// shim/session/heart.go, and time for the connection itself). Before that a killed program looks like a lost network
+// where it left an answer unread. It is taken for one: whoever lives is back within closedGrace, or has lost a moment's
+// work.
+const youth = time.Second
+
 // attachTimeout is how long another socket may take for the first words.
 const attachTimeout = 10 * time.Second
 
@@ -32,6 +38,7 @@ type lines struct {
 	grace time.Duration
 	log   *slog.Logger
 	page  *metrics.Page
+	began time.Time
 
 	mu     sync.Mutex
 	all    map[uint32]*transport.Resumable
@@ -47,7 +54,7 @@ type lines struct {
 }
 
 func newLines(grace time.Duration, log *slog.Logger, page *metrics.Page) *lines {
-	return &lines{grace: grace, log: log, page: page, all: make(map[uint32]*transport.Resumable),
+	return &lines{grace: grace, log: log, page: page, began: time.Now(), all: make(map[uint32]*transport.Resumable),
 		lost: make(map[uint32]error), joined: make(map[uint32]*sync.Mutex)}
 }
 
@@ -127,9 +134,9 @@ func (l *lines) isGone() bool { return l.closed() || l.unheard() }
 
 // closed says whether the peer's kernel has closed all connections, as it does when a program ends without a farewell:
 // in order, or with a reset where the program had not read all. What only breaks connections closes none of them in
-// order. mu is held.
+// order; of a session in its youth nobody can tell. mu is held.
 func (l *lines) closed() bool {
-	inOrder := false
+	inOrder := len(l.all) == 1 && l.since.Sub(l.began) < youth
 	for line, r := range l.all {
 		switch why := l.lost[line]; {
 		case errors.Is(why, io.EOF), errors.Is(why, unix.EPIPE): // sent to behind the end: else the kernel says ECONNRESET

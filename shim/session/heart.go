@@ -77,9 +77,9 @@ func (p *pulse) beat(now signs, awaited bool) verdict {
 	return ask
 }
 
-// busyBeats is for how many beats in a row a program calls before it is one whose end in the middle of a call is
-// prepared for.
-const busyBeats = 2
+// soon is when a program that calls is prepared for its end in the middle of a call. Servers count on it ("youth" in
+// server/lines.go).
+const soon = 250 * time.Millisecond
 
 var errSilent = errors.New("the server has given no sign of life for a quarter of a minute (its machine, the " +
 	"network or its worker does not answer, or something that it sent was lost)")
@@ -87,7 +87,10 @@ var errSilent = errors.New("the server has given no sign of life for a quarter o
 // beats is the heart's thread.
 func beats(s *Session) {
 	runtime.LockOSThread()
-	h, busy := &s.heart, 0
+	h := &s.heart
+	if s.returns != nil {
+		prepare(s)
+	}
 	for s.lost() == 0 {
 		futexWait(&h.over, 0, h.every)
 		if s.lost() != 0 {
@@ -111,12 +114,6 @@ func beats(s *Session) {
 			continue
 		}
 		awaited := isAwaited(s)
-		if busy++; !awaited && !active {
-			busy = 0
-		}
-		if busy == busyBeats && s.returns != nil {
-			s.callback.foresee()
-		}
 		switch h.beat(signsOf(s), awaited || active) {
 		case gone:
 			if !s.returns.renew(transport.LineMain, h.heard.Load(), errSilent) {
@@ -129,6 +126,17 @@ func beats(s *Session) {
 			if !awaited && !active && !s.callback.inUse() {
 				h.rest(s)
 			}
+		}
+	}
+}
+
+// prepare opens the callback connection for a program that lives for a moment and calls.
+func prepare(s *Session) {
+	for h := &s.heart; s.lost() == 0; h.rest(s) {
+		futexWait(&h.over, 0, min(soon, h.every))
+		if h.active.Load() {
+			s.callback.foresee()
+			return
 		}
 	}
 }
