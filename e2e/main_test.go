@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -88,6 +89,10 @@ func setUp(m *testing.M) (int, error) {
 	// where the tests run as root, workers have users of their own, who must reach their folders
 	os.Setenv("SCUDA_WORKER_FOLDER", filepath.Join(programs, "workers"))
 	if err := os.Chmod(programs, 0o755); err != nil {
+		return 1, err
+	}
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil { // those that run side by side wait most of their time
 		return 1, err
 	}
 	return m.Run(), nil
