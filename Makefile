@@ -4,9 +4,9 @@ GO ?= go
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go needs-build \
-	needs-test needs-lint needs-release needs-install needs-slurm needs-site release site test-install test-frameworks \
-	test-slurm test-kubernetes test-helm test-scale needs-kubernetes
+.PHONY: help build pool test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go \
+	needs-build needs-test needs-lint needs-release needs-install needs-slurm needs-site release site test-install \
+	test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -22,12 +22,18 @@ build: check-go needs-build ## build build/scuda, build/lib and build/sim (the f
 	$(call step,build the programs into build,./cmd/build.sh build)
 	$(call step,build the simulated driver into build/sim,./sim/lib/build.sh build/sim)
 
+# Without cgo, as it has etcd in it and nothing of the client.
+pool: build ## build build/scuda-pool, which gives out GPUs of several servers (docs/pool.md)
+	$(call step,build the pool's program into build,CGO_ENABLED=0 $(GO) -C deploy/pool build -trimpath \
+	-ldflags "-s -w -X main.version=$(SCUDA_VERSION)" -o $(CURDIR)/build/scuda-pool ./cmd/scuda-pool)
+
 test: needs-test build runtimes ## run all tests with the race detector (about 25 minutes on two processors)
 	$(call step,go vet,$(GO) vet ./...)
 	$(call step,all tests: one line a package; e2e takes longest,\
 	$(GO) test -race -shuffle=on -count=1 -timeout 40m ./... && echo "all packages passed")
 	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\
 	cd deploy/kubernetes && $(GO) test -race -shuffle=on -count=1 -timeout 10m ./...)
+	$(call step,the pool (likewise),cd deploy/pool && $(GO) test -race -shuffle=on -count=1 -timeout 10m ./plan ./lab)
 
 FUZZTIME ?= 10m
 fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10m); FUZZFLAGS=-h lists more
@@ -85,11 +91,13 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	$(call step,golangci-lint,$(GO) run $(GOLANGCI_LINT) run --allow-parallel-runners)
 	$(call step,golangci-lint of the Kubernetes driver,$(GO) -C deploy/kubernetes run $(GOLANGCI_LINT) run \
 	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
+	$(call step,golangci-lint of the pool,$(GO) -C deploy/pool run $(GOLANGCI_LINT) run \
+	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
 	$(call step,go vet of the client's program,$(GO) vet -tags client ./cmd/scuda)
 	$(call step,what is generated is up to date,\
 	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
 	$(GO) run ./perf/bench/table -check && $(GO) run ./config/table -check && $(GO) run ./deploy/grafana -check && \
-	$(GO) mod tidy -diff && $(GO) -C deploy/kubernetes mod tidy -diff)
+	$(GO) mod tidy -diff && $(GO) -C deploy/kubernetes mod tidy -diff && $(GO) -C deploy/pool mod tidy -diff)
 	$(call step,the rules of the house,$(GO) test -count=1 ./internal/house)
 	@clang --version 2>/dev/null | grep -q '$(CLANG)' || \
 	{ echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }

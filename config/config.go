@@ -124,7 +124,11 @@ func Target() (to transport.Target, err error) {
 
 // To is the server at an address, with the credentials to present: the token of a file that somebody named, else the
 // configured one.
-func To(address, tokenFile string) (transport.Target, error) {
+func To(address, tokenFile string) (transport.Target, error) { return Told(address, tokenFile, "") }
+
+// Told is [To], where somebody has told the fingerprint of the server's certificate. It counts where nothing else says
+// how to know the server: no setting, and no meeting before. "" is nothing.
+func Told(address, tokenFile, fingerprint string) (transport.Target, error) {
 	to := transport.Target{Address: address}
 	list, err := readServers()
 	if err != nil {
@@ -143,13 +147,13 @@ func To(address, tokenFile string) (transport.Target, error) {
 	if other := holder(list, to.Token); other != nil && other.Address != address {
 		to.TokenOf += ", which is that of the server " + other.Name
 	}
-	to.TLS, err = clientTLS(address, s)
+	to.TLS, err = clientTLS(address, s, fingerprint)
 	return to, err
 }
 
 // Candidate is a server that is not remembered yet, with the credentials that it will be remembered with.
 func Candidate(s *Saved) (transport.Target, error) {
-	cfg, err := clientTLS(s.Address, s)
+	cfg, err := clientTLS(s.Address, s, "")
 	return transport.Target{Address: s.Address, Token: s.Token, TokenOf: "scuda login", TLS: cfg}, err
 }
 

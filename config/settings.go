@@ -44,6 +44,14 @@ var Settings = []Setting{
 	{Name: "SCUDA_SLURM_BIND",
 		Meaning: "in a job of Slurm with several tasks on a node: `rank` (each has its part of the job's GPUs) or " +
 			"`none` (each has all)"},
+	{Name: "SCUDA_POOL",
+		Meaning: "the etcd of a pool of servers (pool.md), for `scuda-pool` and `scuda run --gpus`: `unix:///PATH` or " +
+			"`https://HOST:PORT`, several with commas between them"},
+	{Name: "SCUDA_POOL_CERT", Meaning: "file with the certificate that is shown to that etcd"},
+	{Name: "SCUDA_POOL_KEY", Meaning: "file with its key"},
+	{Name: "SCUDA_POOL_CA", Meaning: "file with the authorities of that etcd's own certificate"},
+	{Name: "SCUDA_POOL_LEASE", Meaning: "the id of a program's lease, which `scuda-pool run` sets"},
+	{Name: "SCUDA_POOL_GPUS", Meaning: "the UUIDs of its GPUs, likewise"},
 	{Name: "SCUDA_QUEUE", Common: true,
 		Meaning: "how long a program waits for a place on a server that is full: `30s`, `10m`, `2h`; `0`: not at all; " +
 			"default: until there is one"},

@@ -30,9 +30,9 @@ const plain = "plain"
 func KnownFile() (string, error) { return file("known_servers") }
 
 // clientTLS says how a client meets a server: nil is without TLS. The order matters: who has seen TLS of a server, or
-// was told what to expect, does not go on without.
-func clientTLS(address string, s *Saved) (*tls.Config, error) {
-	cfg, err := serverTrust(address, s)
+// was told what to expect, does not go on without. told is a fingerprint, for where nothing else is known.
+func clientTLS(address string, s *Saved, told string) (*tls.Config, error) {
+	cfg, err := serverTrust(address, s, told)
 	if err != nil || cfg == nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func clientTLS(address string, s *Saved) (*tls.Config, error) {
 	return cfg, nil
 }
 
-func serverTrust(address string, s *Saved) (*tls.Config, error) {
+func serverTrust(address string, s *Saved, told string) (*tls.Config, error) {
 	if text := strings.Trim(os.Getenv("SCUDA_FINGERPRINT"), blanks); text != "" {
 		fingerprint, err := certificate.ParseFingerprint(text)
 		if err != nil {
@@ -74,6 +74,13 @@ func serverTrust(address string, s *Saved) (*tls.Config, error) {
 		if cfg, err := trusting(ca, host); !errors.Is(err, fs.ErrNotExist) {
 			return cfg, err
 		}
+	}
+	if told != "" {
+		fingerprint, err := certificate.ParseFingerprint(told)
+		if err != nil {
+			return nil, err
+		}
+		return certificate.Pinned(fingerprint), nil
 	}
 	if insecure, err := Insecure(); near || insecure || err != nil {
 		return nil, err

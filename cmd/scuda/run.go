@@ -24,6 +24,7 @@ var errNoLibraries = errors.New("the client libraries are missing")
 func newRun() *cobra.Command {
 	var address, tokenFile string
 	var on onOptions
+	var pool poolOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARG...]",
 		Short: "Run a program on the server's GPU",
@@ -34,6 +35,8 @@ LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 With --on, no server has to run on the other machine. scuda logs in there by ssh, as you do, copies itself into your
 cache there the first time, and starts a server that serves this program alone and ends with it. The program's
 connections go through ssh, or with --direct to the machine itself, under TLS with a key that comes by ssh.
+
+With --gpus, a pool of servers chooses one (scuda-pool, which has to be installed).
 
 ` + exitHelp,
 		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi\n" +
@@ -50,6 +53,16 @@ connections go through ssh, or with --direct to the machine itself, under TLS wi
 			}
 			if on.word != "" && (address != "" || tokenFile != "") {
 				return usage(errors.New("--on starts a server of its own: leave --server and --token-file out"))
+			}
+			switch {
+			case pool.gpus == 0 && (pool.kind != "" || pool.memory > 0):
+				return usage(errors.New("--kind and --gpu-memory go with --gpus"))
+			case pool.gpus < 0:
+				return usage(fmt.Errorf("--gpus: %d; write how many", pool.gpus))
+			case pool.gpus > 0 && (on.word != "" || address != ""):
+				return usage(errors.New("--gpus has the pool choose a server: leave --server and --on out"))
+			case pool.gpus > 0:
+				return pool.run(tokenFile, args)
 			}
 			program, err := exec.LookPath(args[0])
 			if err != nil && !errors.Is(err, exec.ErrDot) {
@@ -76,6 +89,7 @@ connections go through ssh, or with --direct to the machine itself, under TLS wi
 	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
 	on.flags(cmd.Flags())
+	pool.flags(cmd.Flags())
 	return cmd
 }
 

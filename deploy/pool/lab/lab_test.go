@@ -1,0 +1,449 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/deploy/pool/plan"
+	"scuda.dev/scuda/deploy/pool/store"
+	"scuda.dev/scuda/server/admin"
+)
+
+// asProgram makes of the test's own program one that has GPUs: it says so in a file ([hold]).
+const asProgram = "SCUDA_POOL_TEST_LOG"
+
+// howLong is the time that it has them; "": until its input ends.
+const howLong = "SCUDA_POOL_TEST_TIME"
+
+var pool, scuda string // programs
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(asProgram); path != "" {
+		os.Exit(hold(path))
+	}
+	folder, err := os.MkdirTemp("", "pool")
+	if err == nil {
+		pool = filepath.Join(folder, "scuda-pool")
+		var text []byte
+		if text, err = exec.Command("go", "build", "-o", pool, "../cmd/scuda-pool").CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, text)
+		}
+	}
+	if err == nil {
+		scuda, err = filepath.Abs("../../../build/scuda")
+		if _, none := os.Stat(scuda); none != nil {
+			err = fmt.Errorf("%w; run make build", none)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(folder)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// process is a program that was started.
+type process struct {
+	*testing.T
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *lines // what it says, of both kinds
+	ended chan struct{}
+}
+
+// lines are what a program has said so far.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{} // closed at the next line
+	done bool
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func begin(t *testing.T, env []string, program string, args ...string) *process {
+	t.Helper()
+	p := &process{T: t, cmd: exec.Command(program, args...), out: &lines{more: make(chan struct{})},
+		ended: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME=", "XDG_STATE_HOME=", "XDG_RUNTIME_DIR=")
+	p.cmd.Env = append(p.cmd.Env, env...)
+	// Nothing outlives the test, whatever ends it.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout, p.cmd.Stderr = w, w
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	var read sync.WaitGroup
+	read.Go(func() {
+		s := bufio.NewScanner(r)
+		for s.Scan() {
+			p.out.mu.Lock()
+			fmt.Fprintln(&p.out.text, s.Text())
+			close(p.out.more)
+			p.out.more = make(chan struct{})
+			p.out.mu.Unlock()
+		}
+		r.Close()
+		p.out.mu.Lock()
+		p.out.done = true
+		close(p.out.more)
+		p.out.mu.Unlock()
+	})
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		<-p.ended
+		read.Wait()
+	})
+	return p
+}
+
+// await waits for a line and gives its parts.
+func (p *process) await(pattern string) []string {
+	p.Helper()
+	re := regexp.MustCompile("(?m)" + pattern)
+	for {
+		p.out.mu.Lock()
+		found, more, done := re.FindStringSubmatch(p.out.text.String()), p.out.more, p.out.done
+		p.out.mu.Unlock()
+		if found != nil {
+			return found
+		}
+		if done {
+			p.Fatalf("%v ends without %q:\n%s", p.cmd.Args, pattern, p.out)
+		}
+		select {
+		case <-more:
+		case <-p.Context().Done():
+			p.Fatalf("%q does not come:\n%s", pattern, p.out)
+		}
+	}
+}
+
+// has is closed when the program has its GPUs, or has ended.
+func (p *process) has() <-chan struct{} {
+	found := make(chan struct{})
+	go func() {
+		defer close(found)
+		for {
+			p.out.mu.Lock()
+			has, more, done := strings.Contains(p.out.text.String(), "it has "), p.out.more, p.out.done
+			p.out.mu.Unlock()
+			if has || done {
+				return
+			}
+			<-more
+		}
+	}()
+	return found
+}
+
+// end waits for its end, and gives the status.
+func (p *process) end() int {
+	<-p.ended
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *process) kill(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
+
+// lab is a pool.
+type lab struct {
+	*testing.T
+	folder string
+	etcd   *process
+	time   string // that programs have their GPUs; "": until their input ends
+	store  *store.Pool
+}
+
+// open begins a pool without servers.
+func open(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{T: t, folder: t.TempDir()}
+	l.start()
+	var err error
+	if l.store, err = store.Open(store.Options{Endpoints: []string{l.endpoint()}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.store.Close)
+	return l
+}
+
+func (l *lab) endpoint() string { return "unix://" + filepath.Join(l.folder, "etcd.sock") }
+
+// start starts etcd, or starts it again.
+func (l *lab) start() {
+	l.Helper()
+	l.etcd = begin(l.T, nil, pool, "serve", "--data", l.folder)
+	l.etcd.await("the pool is open")
+}
+
+// machine is a server with simulated GPUs, and its agent.
+type machine struct {
+	*lab
+	folder, address, gpus string
+	server, agent         *process
+}
+
+// serve starts a server and announces it.
+func (l *lab) serve(gpus string) *machine {
+	l.Helper()
+	folder := filepath.Join(l.folder, fmt.Sprintf("server%d", rand.N(1<<30)))
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		l.Fatal(err)
+	}
+	// An address of its own, so that its port is free when it starts again.
+	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.N(250), rand.N(256), 1+rand.N(250))
+	m := &machine{lab: l, folder: folder, address: host + ":0", gpus: gpus}
+	tenants := ""
+	for _, name := range []string{"vision", "text", "ops"} {
+		token := filepath.Join(l.folder, name+".token")
+		if _, err := os.Stat(token); err != nil {
+			line, err := exec.Command(scuda, "token", "create", "--tenant", name, "-o", token).CombinedOutput()
+			if err != nil {
+				l.Fatalf("%v: %s", err, line)
+			}
+			if err := os.WriteFile(token+".line", line, 0o600); err != nil {
+				l.Fatal(err)
+			}
+		}
+		line, err := os.ReadFile(token + ".line")
+		if err != nil {
+			l.Fatal(err)
+		}
+		tenants += strings.TrimSpace(string(line))
+		if name == "ops" {
+			tenants += " role=admin"
+		}
+		tenants += "\n"
+	}
+	if err := os.WriteFile(filepath.Join(folder, "tenants"), []byte(tenants), 0o600); err != nil {
+		l.Fatal(err)
+	}
+	m.start()
+	m.announce()
+	return m
+}
+
+func (m *machine) socket() string { return filepath.Join(m.folder, "a") }
+
+// start starts the server, or starts it again.
+func (m *machine) start() {
+	m.Helper()
+	m.server = begin(m.T, nil, scuda, "serve", m.address, "--gpu", m.gpus, "--tls", "always", "--state-dir", m.folder,
+		"--cache-dir", "none", "--drain", "0", "--admin", m.socket(), "--tenants", filepath.Join(m.folder, "tenants"))
+	m.address = m.server.await(`^listening on (\S+)$`)[1]
+}
+
+func (m *machine) announce() {
+	m.Helper()
+	m.agent = begin(m.T, nil, pool, "announce", "--etcd", m.endpoint(), "--server", m.address, "--admin", m.socket(),
+		"--every", "200ms", "--grace", "1s", "--ttl", "2s")
+	m.until("the server is announced", func(st *plan.State) bool { return m.of(st) != nil && len(m.of(st).GPUs) > 0 })
+}
+
+// of is what the pool knows of the server.
+func (m *machine) of(st *plan.State) *plan.Server {
+	for i := range st.Servers {
+		if st.Servers[i].Address == m.address {
+			return &st.Servers[i]
+		}
+	}
+	return nil
+}
+
+// leases are those that the server has, as it says itself.
+func (m *machine) leases() []admin.Lease {
+	m.Helper()
+	c, err := admin.Dial(m.Context(), m.socket())
+	if err != nil {
+		m.Fatal(err)
+	}
+	defer c.Close()
+	list, err := c.Leases(m.Context())
+	if err != nil {
+		m.Fatal(err)
+	}
+	return list
+}
+
+// until waits until something is true of the pool.
+func (l *lab) until(what string, is func(*plan.State) bool) {
+	l.Helper()
+	ctx, cancel := context.WithCancel(l.Context())
+	view, err := l.store.Follow(ctx)
+	if err != nil {
+		cancel()
+		l.Fatal(err)
+	}
+	defer view.Wait()
+	defer cancel()
+	for {
+		st, changed := view.Now()
+		if is(&st) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			l.Fatalf("it is not so that %s: %+v", what, st)
+		}
+	}
+}
+
+// env is the environment of a tenant's programs.
+func (l *lab) env(tenant string) []string {
+	return []string{"SCUDA_POOL=" + l.endpoint(), "SCUDA_TOKEN_FILE=" + filepath.Join(l.folder, tenant+".token")}
+}
+
+// run begins a program with GPUs. Without one it is the test's own ([hold]).
+func (l *lab) run(tenant string, flags []string, program ...string) *process {
+	l.Helper()
+	env := l.env(tenant)
+	if len(program) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			l.Fatal(err)
+		}
+		program, env = []string{self}, append(env, asProgram+"="+l.log(), howLong+"="+l.time)
+	}
+	return begin(l.T, env, pool, append(append(append([]string{"run"}, flags...), "--"), program...)...)
+}
+
+func (l *lab) log() string { return filepath.Join(l.folder, "log") }
+
+// event is a line of the log of programs.
+type event struct {
+	Began, Ended int64 // by one clock of the machine
+	Server       string
+	GPUs         []string
+	Lease        string
+	PID          int
+}
+
+func clock() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// hold is a program that has GPUs: it notes when it begins and when it ends, which is when its input does, or when it
+// is told to.
+func hold(path string) int {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
+	var over <-chan time.Time
+	if d, err := time.ParseDuration(os.Getenv(howLong)); err == nil {
+		over = time.After(d)
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	e := event{Began: clock(), Server: os.Getenv("SCUDA_SERVER"), GPUs: strings.Split(os.Getenv("SCUDA_POOL_GPUS"), ","),
+		Lease: os.Getenv("SCUDA_POOL_LEASE"), PID: os.Getpid()}
+	note := func() {
+		text, _ := json.Marshal(e)
+		_, err = f.Write(append(text, '\n'))
+	}
+	note()
+	fmt.Println("it has", os.Getenv("SCUDA_POOL_LEASE"), "of", os.Getenv("SCUDA_SERVER"))
+	closed := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(closed)
+	}()
+	select {
+	case <-closed:
+	case <-told:
+	case <-over:
+	}
+	e.Ended = clock()
+	note()
+	return 0
+}
+
+// check says what is wrong in the log: GPUs that two had at once.
+func check(path string) (leases int, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	last := map[string]event{} // lease: its time, as far as it is known
+	for line := range bytes.Lines(text) {
+		var e event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return 0, err
+		}
+		last[e.Lease] = e
+	}
+	var bad []error
+	for _, a := range last {
+		for _, b := range last {
+			// Simulated GPUs of two servers are called alike.
+			if a.Lease >= b.Lease || a.Server != b.Server {
+				continue
+			}
+			for _, g := range a.GPUs {
+				for _, h := range b.GPUs {
+					if g == h && a.Began < b.over() && b.Began < a.over() {
+						bad = append(bad, fmt.Errorf("%s: %+v and %+v", g, a, b))
+					}
+				}
+			}
+		}
+	}
+	return len(last), errors.Join(bad...)
+}
+
+// over is when a program has surely ended: one that was killed has no time of its end, and nobody knows it better.
+func (e *event) over() int64 {
+	if e.Ended == 0 {
+		return e.Began + 1
+	}
+	return e.Ended
+}
