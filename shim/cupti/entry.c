@@ -3,8 +3,6 @@
 #include "cupti.h"
 
 #include <dlfcn.h>
-#include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,59 +37,18 @@ int cupti_refused(_Atomic uint8_t *told, const char *name) {
   return CUPTI_ERROR_NOT_SUPPORTED;
 }
 
-/* The table of the front that is in the process, or of the one beside us. */
 static const struct scuda_profile_table *find_front(void) {
   static const uint8_t id[16] = SCUDA_PROFILE_ID;
-  char folder[PATH_MAX], path[PATH_MAX + 16];
-  void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (!library && scuda_folder_of((const void *)find_front, folder, sizeof folder)) {
-    snprintf(path, sizeof path, "%s/libcuda.so.1", folder);
-    library = dlopen(path, RTLD_LAZY);
-  }
-  if (!library) return NULL;
-  int32_t (*get)(const void **, const void *);
-  get = (int32_t (*)(const void **, const void *))dlsym(library, "cuGetExportTable");
-  const void *table = NULL;
-  if (!get || get(&table, id) || !table) return NULL;
-  const struct scuda_profile_table *t = table;
-  front_library = library;
-  if (t->bytes == sizeof *t) return t;
-  scuda_log(SCUDA_ERROR, "libcupti.so.%d and libcuda.so.1 are of different releases of scuda; install one of them anew",
-            cupti_major);
-  return NULL;
-}
-
-/* A library of the name in a folder of a list such as DT_RPATH; $ORIGIN is the folder of the one that has the list. */
-static void *find_in(const char *list, const char *origin, const char *name) {
-  static const char *const words[] = {"$ORIGIN", "${ORIGIN}"};
-  char path[PATH_MAX];
-  for (; list && *list; list += strcspn(list, ":"), list += *list == ':') {
-    size_t n = strcspn(list, ":"), skip = 0;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-      if (!strncmp(list, words[i], strlen(words[i]))) skip = strlen(words[i]);
-    int length = snprintf(path, sizeof path, "%s%.*s/%s", skip ? origin : "", (int)(n - skip), list + skip, name);
-    if (!n || (size_t)length >= sizeof path) continue;
-    void *found = scuda_open_other(path, (const void *)find_in, "a search path of the library that calls it");
-    if (found) return found;
-  }
-  return NULL;
+  char name[32];
+  snprintf(name, sizeof name, "libcupti.so.%d", cupti_major);
+  return scuda_find_table(id, sizeof(struct scuda_profile_table), name, (const void *)find_front, &front_library);
 }
 
 /* The program's own: where the loader would have found it for the caller, if not us. */
 static void *find_real(const void *caller) {
-  char name[32], origin[PATH_MAX];
-  Dl_info info;
-  struct link_map *map = NULL;
+  char name[32];
   snprintf(name, sizeof name, "libcupti.so.%d", cupti_major);
-  void *found = NULL;
-  if (dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map && scuda_folder_of(caller, origin, sizeof origin)) {
-    const char *strings = NULL;
-    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
-      if (d->d_tag == DT_STRTAB) strings = (const char *)d->d_un.d_ptr;
-    for (const ElfW(Dyn) *d = map->l_ld; strings && !found && d->d_tag != DT_NULL; d++)
-      if (d->d_tag == DT_RPATH || d->d_tag == DT_RUNPATH) found = find_in(strings + d->d_un.d_val, origin, name);
-  }
-  return found ? found : scuda_find_real(name, "SCUDA_REAL_LIBCUPTI", (const void *)find_real);
+  return scuda_find_for(caller, name, "SCUDA_REAL_LIBCUPTI", (const void *)find_real);
 }
 
 static uint32_t decide(const void *caller) {

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <linux/futex.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -284,4 +285,54 @@ void *scuda_find_real(const char *soname, const char *env_override, const void *
     if (handle) return handle;
   }
   return NULL;
+}
+
+const void *scuda_find_table(const uint8_t id[16], uint64_t bytes, const char *ours, const void *self, void **front) {
+  char folder[PATH_MAX], path[PATH_MAX + 16];
+  void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (!library && scuda_folder_of(self, folder, sizeof folder)) {
+    snprintf(path, sizeof path, "%s/libcuda.so.1", folder);
+    library = dlopen(path, RTLD_LAZY);
+  }
+  if (!library) return NULL;
+  int32_t (*get)(const void **, const void *);
+  get = (int32_t (*)(const void **, const void *))dlsym(library, "cuGetExportTable");
+  const void *table = NULL;
+  if (!get || get(&table, id) || !table) return NULL;
+  *front = library;
+  if (*(const uint64_t *)table == bytes) return table;
+  scuda_log(SCUDA_ERROR, "%s and libcuda.so.1 are of different releases of scuda; install one of them anew", ours);
+  return NULL;
+}
+
+/* A library of the name in a folder of a list such as DT_RPATH; $ORIGIN is the folder of the one that has the list. */
+static void *find_in(const char *list, const char *origin, const char *name, const void *self) {
+  static const char *const words[] = {"$ORIGIN", "${ORIGIN}"};
+  char path[PATH_MAX];
+  for (; list && *list; list += strcspn(list, ":"), list += *list == ':') {
+    size_t n = strcspn(list, ":"), skip = 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+      if (!strncmp(list, words[i], strlen(words[i]))) skip = strlen(words[i]);
+    int length = snprintf(path, sizeof path, "%s%.*s/%s", skip ? origin : "", (int)(n - skip), list + skip, name);
+    if (!n || (size_t)length >= sizeof path) continue;
+    void *found = scuda_open_other(path, self, "a search path of the library that calls it");
+    if (found) return found;
+  }
+  return NULL;
+}
+
+void *scuda_find_for(const void *caller, const char *soname, const char *env_override, const void *self) {
+  char origin[PATH_MAX];
+  Dl_info info;
+  struct link_map *map = NULL;
+  void *found = NULL;
+  if (dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map && scuda_folder_of(caller, origin, sizeof origin)) {
+    const char *strings = NULL;
+    for (const ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++)
+      if (d->d_tag == DT_STRTAB) strings = (const char *)d->d_un.d_ptr;
+    for (const ElfW(Dyn) *d = map->l_ld; strings && !found && d->d_tag != DT_NULL; d++)
+      if (d->d_tag == DT_RPATH || d->d_tag == DT_RUNPATH)
+        found = find_in(strings + d->d_un.d_val, origin, soname, self);
+  }
+  return found ? found : scuda_find_real(soname, env_override, self);
 }

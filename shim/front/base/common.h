@@ -48,6 +48,11 @@ int scuda_folder_of(const void *self, char *buf, size_t cap);
 /* Opens the machine's own library of that name, never the one that holds `self`; NULL when there is none. env_override
  * names a variable with its path. */
 void *scuda_find_real(const char *soname, const char *env_override, const void *self);
+/* The same, but where the loader would have found it for whoever calls comes first: paths of the caller's library. */
+void *scuda_find_for(const void *caller, const char *soname, const char *env_override, const void *self);
+/* The front's private table with an id, of the front in the process or of the one beside the library `self` lies in,
+ * whose name is ours; NULL: there is none. *front: the front's library, which stays loaded. */
+const void *scuda_find_table(const uint8_t id[16], uint64_t bytes, const char *ours, const void *self, void **front);
 /* a library at a path, unless it is scuda's own or there is none; why: for the log */
 void *scuda_open_other(const char *path, const void *self, const char *why);
 
