@@ -46,7 +46,7 @@ func TestDigest(t *testing.T) {
 		{"a flag's value", []string{"wire.spec", "  cooperative 1", "  cooperative 2"}, true},
 		{"a bound", []string{"wire.spec", "const max_command 1<<20", "const max_command 1<<21"}, true},
 		{"what follows the fields", []string{"wire.spec", "then param_bytes bytes", "then param_bytes*2 bytes"}, true},
-		{"an operation's number", []string{"wire.spec", "struct order op 0xF026", "struct order op 0xF030"}, true},
+		{"an operation's number", []string{"wire.spec", "struct order op 0xF026", "struct order op 0xFF30"}, true},
 		{"a function's number", []string{operationsFile, "cuda\t324\t", "cuda\t1367\t"}, true},
 		{"a direction", []string{
 			"cuda.semantics", "cuStreamGetAttribute sync value:out!", "cuStreamGetAttribute sync value:inout",

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -153,7 +154,7 @@ type process struct {
 	name     string
 	cmd      *exec.Cmd
 	out, err *output
-	stdin    interface{ Close() error }
+	stdin    io.WriteCloser
 	followed sync.WaitGroup
 	done     chan struct{}
 	state    error

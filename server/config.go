@@ -72,6 +72,11 @@ type Config struct {
 	// TrustedFabric lets sessions with TLS use RDMA, whose bytes nobody protects.
 	TrustedFabric bool
 
+	// Fabric says that the network between this server and others is trusted: NCCL, whose connections nobody encrypts or
+	// authenticates, may use it in workers whose profile has [isolation.NCCL].
+	Fabric bool
+	NCCL   string // path of NCCL's library; default libnccl.so.2
+
 	// MPS says whether workers run under NVIDIA's MPS, with a daemon for each tenant
 	MPS        MPSMode
 	mpsControl string        // its control program, instead of the one that is found

@@ -63,8 +63,10 @@ func (s *supervisor) openPlaces(ctx context.Context) (*places, error) {
 func (p *places) open(ctx context.Context, cfg *Config) error {
 	workers := cfg.Workers
 	workers.LogLevel, workers.LogJSON = logLevel(cfg.Log), cfg.LogFormat == config.LogJSON
-	if filepath.IsAbs(cfg.Library) {
-		workers.Read = append(workers.Read, filepath.Dir(cfg.Library))
+	for _, library := range []string{cfg.Library, cfg.NCCL} {
+		if filepath.IsAbs(library) {
+			workers.Read = append(workers.Read, filepath.Dir(library))
+		}
 	}
 	switch {
 	case cfg.Spawner != "":

@@ -62,6 +62,8 @@ type workerConfig struct {
 	GPUDirect  executor.GPUDirect
 	Isolation  isolation.Mode
 	Profile    isolation.Profile
+	Fabric     bool   // the network between servers is trusted
+	NCCL       string // path of its library
 	MPS        string // NVIDIA's control program; "": the worker runs without MPS
 	MPSLimits  mps.Limits
 	MPSGPUs    int  // how many GPUs the worker sees; 0: nobody knows yet

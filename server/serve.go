@@ -257,7 +257,7 @@ func logLevel(log *slog.Logger) slog.Level {
 
 func (s *supervisor) workerConfig(mode string, of whose) workerConfig {
 	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: s.profile(mode, of.tenant), Visible: of.gpus,
-		GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
+		Fabric: s.cfg.Fabric, NCCL: s.cfg.NCCL, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
 		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
 		Images: s.images != nil, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
 		RDMADevice: s.cfg.RDMADevice, GPUDirect: s.cfg.GPUDirect, Settings: s.cfg.NVMLSettings,

@@ -18,8 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nccl"
 	"scuda.dev/scuda/api/nvml"
 	"scuda.dev/scuda/driver/cupti"
+	ncclibrary "scuda.dev/scuda/driver/nccl"
 	"scuda.dev/scuda/driver/real"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/executor"
@@ -419,7 +421,8 @@ func (w *worker) openSession(m *handoff.Message) error {
 		s, err := executor.New(executor.Config{Conn: conn, GPU: w.gpu, Hello: info.Hello, Images: w.keeper(),
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Limits: info.Limits, Abort: w.abort, Log: log, Metrics: w.page.Page, Primary: w.machine.Retained,
-			Sharer: w.sharer, Seat: w.seat, Turn: w.page.Turn, Text: w.text, Recorder: w.recorder})
+			Sharer: w.sharer, Seat: w.seat, Turn: w.page.Turn, Text: w.text, Recorder: w.recorder,
+			NCCL: w.nccl(), NoNCCL: w.noNCCL()})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}
@@ -444,6 +447,29 @@ func (w *worker) openSession(m *handoff.Message) error {
 	default:
 		return errors.New("a second session for one worker")
 	}
+}
+
+// noNCCL says why no session of this worker has NCCL; "": it has.
+func (w *worker) noNCCL() string {
+	switch {
+	case !w.cfg.Fabric:
+		return "the server does not carry it out: NCCL's connections between servers are neither encrypted nor " +
+			"authenticated, so its operator has to say that their network is trusted (scuda serve --fabric trusted)"
+	case w.cfg.Profile&isolation.NCCL == 0:
+		return "the server does not let this tenant's sessions connect to other machines (scuda serve --profiles nccl, or " +
+			"profiles=nccl in its tenants file)"
+	case w.recorder == nil:
+		return "the simulated GPU of --gpu sim has no NCCL"
+	}
+	return ""
+}
+
+// nccl is the session's NCCL, if it has one.
+func (w *worker) nccl() nccl.Library {
+	if w.noNCCL() != "" {
+		return nil
+	}
+	return ncclibrary.New(w.cfg.NCCL)
 }
 
 // keeper keeps the session's images, if anybody does.

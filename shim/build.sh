@@ -14,6 +14,7 @@ export SCUDA_VERSION
 "$shim/build-cuda.sh" "$out/libcuda.so.1"
 "$shim/build-nvml.sh" "$out/libnvidia-ml.so.1"
 "$shim/build-cupti.sh" "$out"
+"$shim/build-nccl.sh" "$out"
 "$shim/build-nvtx.sh" "$out/libscuda-nvtx.so"
 
 # libscuda.so is the one name to preload. It bears the driver's SONAME, so that a program that was linked with
@@ -22,13 +23,13 @@ export SCUDA_VERSION
 # stands before the C library where unified memory needs that.
 beside=$(mktemp -d)
 trap 'rm -rf "$beside"' EXIT
-for name in libcuda.so.1 libnvidia-ml.so.1 libcupti.so.12 libcupti.so.13; do
+for name in libcuda.so.1 libnvidia-ml.so.1 libcupti.so.12 libcupti.so.13 libnccl.so.2; do
   "$cc" -shared -nostdlib -x c /dev/null -o "$beside/$name" -Wl,-soname,"\$ORIGIN/$name"
 done
 "$cc" -std=gnu11 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra -Werror -DSCUDA_INTERPOSE $compat \
   -shared "$shim/front/interpose/interpose.c" -o "$out/libscuda.so" -Wl,-soname,libcuda.so.1 \
   -L"$beside" $hardened -Wl,--no-as-needed -l:libcuda.so.1 -l:libnvidia-ml.so.1 -l:libcupti.so.12 -l:libcupti.so.13 \
-  -l:libdl.so.2
+  -l:libnccl.so.2 -l:libdl.so.2
 # As the driver's own packages have them, for programs that open or are linked with the name without a version.
 ln -sf libcuda.so.1 "$out/libcuda.so"
 ln -sf libnvidia-ml.so.1 "$out/libnvidia-ml.so"

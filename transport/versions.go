@@ -76,6 +76,8 @@ const (
 	CapAdmin = "admin"
 	// CapProfile: the server records what its GPU does for a session that asks for it.
 	CapProfile = "profile"
+	// CapNCCL: the server takes the commands of NCCL, and says whether it carries them out.
+	CapNCCL = "nccl"
 )
 
 // capabilityTexts say in a refusal what the other side is asked for.
@@ -83,12 +85,15 @@ var capabilityTexts = map[string]string{
 	CapCorrelation: "correlation words in commands", CapResume: "lines that outlive their sockets",
 	CapTickets: "tickets for further connections", CapQueue: "a queue for its places",
 	CapAdmin: "an admin interface over its port", CapProfile: "profiles of its GPUs",
+	CapNCCL: "NCCL in its workers",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
 //
 // [CapResume] is offered by sessions of CUDA where both sides want it.
-func Offered() []string { return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile} }
+func Offered() []string {
+	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL}
+}
 
 // CapabilityError is a peer that lacks something without which the other side does not go on.
 type CapabilityError struct {

@@ -462,6 +462,13 @@ var ofWire = [...]Class{
 	39: Other,   // bye
 	40: Other,   // profile
 	41: Other,   // profile_read
+	42: Other,   // nccl_open
+	43: Other,   // nccl_unique_id
+	44: Other,   // nccl_init
+	45: Other,   // nccl_group
+	46: Other,   // nccl_end
+	47: Other,   // nccl_state
+	48: Other,   // nccl_behind
 }
 
 const firstWire = 0xf000

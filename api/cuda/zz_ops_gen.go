@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "9320a59f16d1a517ed175417b70a7e5d9d164fb98aae1e122a0cc608ab9b2da6"
+const Digest = "936d38a192ef7e462d6c0df6720e3e4029141f1c0c61d116961125ccc36bcf35"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -42,6 +42,10 @@ var privateTables = []privateTable{
 		1: "scuda_profile_serves", 2: "scuda_profile_attach", 3: "scuda_profile_flags", 4: "scuda_profile_asked",
 		5: "scuda_profile_fetched", 6: "scuda_profile_ids", 7: "scuda_profile_kernel", 8: "scuda_profile_memory",
 		9: "scuda_profile_objects", 10: "scuda_profile_log"}},
+	// likewise, for our libnccl.so.2 (calls/collective.h)
+	{name: "COLLECTIVE", id: "2e915c087ad34bf68d1460be39c7f25a", words: 5, slots: map[int]string{
+		1: "scuda_collective_serves", 2: "scuda_collective_offered", 3: "scuda_collective_ask",
+		4: "scuda_collective_enqueue"}},
 	{name: "TPC_MAP", id: "1734dc26800d47458726c0f1e7dd8bca", words: 17,
 		slots: map[int]string{4: "scuda_tpc_map", 13: "scuda_tpc_free"}},
 }

@@ -37,6 +37,7 @@ var emitters = []struct {
 	{"table of calls", emitCalls},
 	{"probes", emitProbes},
 	{"CUPTI", emitCUPTI},
+	{"NCCL", emitNCCL},
 }
 
 func main() {

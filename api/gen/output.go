@@ -37,7 +37,7 @@ func NewOutput(root string, mode Mode) *Output { return &Output{root: root, mode
 // built says whether a file is for the build alone (.gitignore has the same list).
 func built(path string) bool {
 	for _, pattern := range []string{"shim/front/gen/*", "shim/front/nvml/gen/*", "shim/cupti/gen/*",
-		"sim/lib/*/exports_gen.c"} {
+		"shim/nccl/gen/*", "sim/lib/*/exports_gen.c"} {
 		if ok, _ := filepath.Match(pattern, path); ok {
 			return true
 		}

@@ -65,6 +65,11 @@ var ofWire = [...]Set{
 	39: Contextless,        // bye
 	40: Contextless,        // profile
 	41: Contextless,        // profile_read
+	42: Contextless,        // nccl_open
+	43: Contextless,        // nccl_unique_id
+	45: Launches,           // nccl_group
+	46: Contextless,        // nccl_end
+	47: Contextless,        // nccl_state
 }
 
 const firstWire = 0xf000

@@ -46,6 +46,13 @@ const (
 	OpBye               uint16 = 0xf027
 	OpProfile           uint16 = 0xf028
 	OpProfileRead       uint16 = 0xf029
+	OpNcclOpen          uint16 = 0xf02a
+	OpNcclUniqueID      uint16 = 0xf02b
+	OpNcclInit          uint16 = 0xf02c
+	OpNcclGroup         uint16 = 0xf02d
+	OpNcclEnd           uint16 = 0xf02e
+	OpNcclState         uint16 = 0xf02f
+	OpNcclBehind        uint16 = 0xf030
 )
 
 var opNames = map[uint16]string{
@@ -91,32 +98,40 @@ var opNames = map[uint16]string{
 	OpBye:               "bye",
 	OpProfile:           "profile",
 	OpProfileRead:       "profile_read",
+	OpNcclOpen:          "nccl_open",
+	OpNcclUniqueID:      "nccl_unique_id",
+	OpNcclInit:          "nccl_init",
+	OpNcclGroup:         "nccl_group",
+	OpNcclEnd:           "nccl_end",
+	OpNcclState:         "nccl_state",
+	OpNcclBehind:        "nccl_behind",
 }
 
 // Constants of the protocol.
 const (
-	FirstOp        = 0xf000     // least number of an operation that stands here
-	FrameMagic     = 0x46435553 // opens every frame of commands ("SUCF" in memory)
-	DefaultPort    = 0x39f1     // where an address names none
-	Header         = 0x20       // bytes of a command's or a message's header
-	MaxToken       = 0x200      // bytes of a token
-	MaxHello       = 0x10000    // bytes of a hello
-	MaxWelcome     = 0x400000   // bytes of a welcome
-	MaxFrame       = 0x4000000  // bytes of a frame
-	MaxCommand     = 0x100000   // bytes of a command with its header
-	MaxMessage     = 0x4000000  // bytes of a message's payload
-	MaxThreads     = 0x10000    // ordinals of threads lie below
-	MaxDevices     = 0x100      // devices of a welcome
-	MaxText        = 0x100000   // bytes of a TEXT
-	MaxPush        = 0x100000   // bytes of a PUSH
-	MaxChunk       = 0x100000   // bytes of a CHUNK
-	MaxBulkConns   = 0x10       // bulk connections of a session
-	PullUnit       = 0x100000   // PULL's result counts the offset in such units
-	LastPull       = 0x40000000 // in PULL's aux: the last pull of this source
-	MaxInline      = 0x10000    // bytes of a copy's data in its command; more are bulk data
-	MaxAttributes  = 0x40       // attributes of a launch
-	MaxLaunches    = 0x40       // launches of a launch_several, one a GPU
-	MaxLoadOptions = 0x40       // options of a load or a link
+	FirstOp           = 0xf000     // least number of an operation that stands here
+	FrameMagic        = 0x46435553 // opens every frame of commands ("SUCF" in memory)
+	DefaultPort       = 0x39f1     // where an address names none
+	Header            = 0x20       // bytes of a command's or a message's header
+	MaxToken          = 0x200      // bytes of a token
+	MaxHello          = 0x10000    // bytes of a hello
+	MaxWelcome        = 0x400000   // bytes of a welcome
+	MaxFrame          = 0x4000000  // bytes of a frame
+	MaxCommand        = 0x100000   // bytes of a command with its header
+	MaxMessage        = 0x4000000  // bytes of a message's payload
+	MaxThreads        = 0x10000    // ordinals of threads lie below
+	MaxDevices        = 0x100      // devices of a welcome
+	MaxText           = 0x100000   // bytes of a TEXT
+	MaxPush           = 0x100000   // bytes of a PUSH
+	MaxChunk          = 0x100000   // bytes of a CHUNK
+	MaxBulkConns      = 0x10       // bulk connections of a session
+	PullUnit          = 0x100000   // PULL's result counts the offset in such units
+	LastPull          = 0x40000000 // in PULL's aux: the last pull of this source
+	MaxInline         = 0x10000    // bytes of a copy's data in its command; more are bulk data
+	MaxAttributes     = 0x40       // attributes of a launch
+	MaxLaunches       = 0x40       // launches of a launch_several, one a GPU
+	MaxNcclOperations = 0x2000     // operations of an nccl_group
+	MaxLoadOptions    = 0x40       // options of a load or a link
 )
 
 // Flags: of a command's header.
@@ -317,6 +332,24 @@ const (
 	ProfileMemoryDevice   = 3
 	ProfileMemoryArray    = 4
 	ProfileMemoryManaged  = 5
+)
+
+// Values: nccl_operation.function.
+const (
+	NcclFunctionAllReduce     = 0
+	NcclFunctionBroadcast     = 1
+	NcclFunctionReduce        = 2
+	NcclFunctionAllGather     = 3
+	NcclFunctionReduceScatter = 4
+	NcclFunctionSend          = 5
+	NcclFunctionRecv          = 6
+)
+
+// Values: nccl_end.verb.
+const (
+	NcclEndFinalize = 0
+	NcclEndDestroy  = 1
+	NcclEndAbort    = 2
 )
 
 // Launch is the payload of OpLaunch.
@@ -1050,3 +1083,115 @@ type ProfileRecord struct {
 
 // SizeProfileRecord is the size of ProfileRecord in bytes.
 const SizeProfileRecord = 112
+
+// NcclOpen is the payload of OpNcclOpen.
+// the first of them; whether this server carries NCCL's calls out, and by which version
+// It is answered by NcclResult.
+type NcclOpen struct {
+	Reserved uint64
+}
+
+// SizeNcclOpen is the size of NcclOpen in bytes.
+const SizeNcclOpen = 8
+
+// NcclResult is the payload.
+// then text_bytes: what was wrong
+type NcclResult struct {
+	Result    int32
+	Value     uint32
+	TextBytes uint32
+	Reserved  uint32
+}
+
+// SizeNcclResult is the size of NcclResult in bytes.
+const SizeNcclResult = 16
+
+// NcclUniqueID is the payload of OpNcclUniqueID.
+// It is answered by NcclID.
+type NcclUniqueID struct {
+	Reserved uint64
+}
+
+// SizeNcclUniqueID is the size of NcclUniqueID in bytes.
+const SizeNcclUniqueID = 8
+
+// NcclID is the payload.
+// then text_bytes
+type NcclID struct {
+	Result    int32
+	TextBytes uint32
+	ID        [128]uint8
+}
+
+// SizeNcclID is the size of NcclID in bytes.
+const SizeNcclID = 136
+
+// NcclInit is the payload of OpNcclInit.
+// answered when all ranks have come
+// It is answered by NcclResult.
+type NcclInit struct {
+	Comm  uint64
+	ID    [128]uint8
+	Ranks int32
+	Rank  int32
+}
+
+// SizeNcclInit is the size of NcclInit in bytes.
+const SizeNcclInit = 144
+
+// NcclGroup is the payload of OpNcclGroup.
+// one operation, or a group; answered when it has been enqueued
+// then for each its nccl_operation
+// It is answered by NcclResult.
+type NcclGroup struct {
+	Count    uint32
+	Reserved uint32
+}
+
+// SizeNcclGroup is the size of NcclGroup in bytes.
+const SizeNcclGroup = 8
+
+// NcclOperation is the payload.
+type NcclOperation struct {
+	Comm     uint64
+	Send     uint64
+	Recv     uint64
+	Count    uint64
+	Stream   uint64
+	Function uint32
+	Type     uint32
+	Op       uint32
+	Peer     int32
+}
+
+// SizeNcclOperation is the size of NcclOperation in bytes.
+const SizeNcclOperation = 56
+
+// NcclEnd is the payload of OpNcclEnd.
+// It is answered by NcclResult.
+type NcclEnd struct {
+	Comm     uint64
+	Verb     uint32
+	Reserved uint32
+}
+
+// SizeNcclEnd is the size of NcclEnd in bytes.
+const SizeNcclEnd = 16
+
+// NcclState is the payload of OpNcclState.
+// It is answered by NcclResult.
+type NcclState struct {
+	Comm uint64
+}
+
+// SizeNcclState is the size of NcclState in bytes.
+const SizeNcclState = 8
+
+// NcclBehind is the payload of OpNcclBehind.
+// what was enqueued by the thread's last nccl_group lies before this command
+type NcclBehind struct {
+	Stream uint64
+}
+
+// SizeNcclBehind is the size of NcclBehind in bytes.
+const SizeNcclBehind = 8

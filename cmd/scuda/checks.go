@@ -130,7 +130,7 @@ func (c *checks) refused(err error) {
 
 // parts are what the client's libraries consist of.
 var parts = []string{"libscuda.so", "libcuda.so.1", "libnvidia-ml.so.1", "libcupti.so.12", "libcupti.so.13",
-	"libscuda-nvtx.so", "libscuda-core.so", "scuda-connect"}
+	"libnccl.so.2", "libscuda-nvtx.so", "libscuda-core.so", "scuda-connect"}
 
 const oldestLibc = "2.27"
 

@@ -25,6 +25,7 @@ var choices = map[string][]string{
 	"tls":           {"auto", "always"},
 	"isolation":     {"auto", "require", "log", "off"},
 	"profiles":      {"base", "profile", "nccl", "profile,nccl"},
+	"fabric":        {"trusted", "untrusted"},
 	"rdma-fabric":   {"trusted", "untrusted"},
 	"log":           {"debug", "info", "warn", "error"},
 	"log-format":    {string(config.LogText), string(config.LogJSON)},

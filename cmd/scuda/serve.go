@@ -33,7 +33,7 @@ var serveFlags = append([]string{
 	"max-sessions-per-client", "max-queue", "max-away", "max-vram-kept", "turns", "mps", "max-nvml-sessions",
 	"usage-log", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "grace", "log", "log-format", "metrics", "admin",
-	"pprof", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
+	"pprof", "fabric", "nccl", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
 }, append(limitNames(), workerFlags...)...)
 
 func limitNames() (names []string) {
@@ -94,6 +94,8 @@ type serveOptions struct {
 	admin     string
 	profiles  bool
 	fabric    string
+	between   string
+	nccl      string
 	limits    config.Limits
 	spawner   string
 	workers   workerOptions
@@ -223,6 +225,10 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		config.MaxRDMAMemory))
 	f.StringVar(&o.fabric, "rdma-fabric", "untrusted",
 		"whether sessions with TLS may use RDMA, which does not encrypt: `TRUST` trusted or untrusted")
+	f.StringVar(&o.between, "fabric", "untrusted",
+		"whether NCCL may connect the GPUs of this server and others, which it does without encryption or authentication: "+
+			"`TRUST` trusted (docs/nccl.md) or untrusted")
+	f.StringVar(&o.nccl, "nccl", "", "`FILE` of NVIDIA's NCCL for that (default: libnccl.so.2, where the loader finds it)")
 	f.StringVar(&o.direct, "gpudirect", "auto",
 		"`WHEN` RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always "+
 			"(wherever it works) or never")

@@ -22,10 +22,11 @@ import (
 
 // readTrust reads the options about who may connect, and how.
 func (o *serveOptions) readTrust(c *server.Config) error {
-	if err := cmp.Or(oneOf("tls", o.tls), oneOf("rdma-fabric", o.fabric)); err != nil {
+	if err := cmp.Or(oneOf("tls", o.tls), oneOf("rdma-fabric", o.fabric), oneOf("fabric", o.between)); err != nil {
 		return err
 	}
 	c.TLSAlways, c.TrustedFabric = o.tls == "always", o.fabric == "trusted"
+	c.Fabric, c.NCCL = o.between == "trusted", o.nccl
 	if err := o.refuseWritable(); err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func TestFilesOfTrust(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := server.Config{Addr: "127.0.0.1:0"}
-		o.tls, o.fabric = "auto", "trusted"
+		o.tls, o.fabric, o.between = "auto", "trusted", "untrusted"
 		if err := o.readTrust(&c); !errors.Is(err, errWritable) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -65,6 +65,13 @@ var wireOps = [...]handler{
 	wire.OpBye - firstWire:               (*Session).bye,
 	wire.OpProfile - firstWire:           inProfile((*profile).control),
 	wire.OpProfileRead - firstWire:       inProfile((*profile).read),
+	wire.OpNcclOpen - firstWire:          inCollectives((*collectives).openLibrary),
+	wire.OpNcclUniqueID - firstWire:      inCollectives((*collectives).uniqueID),
+	wire.OpNcclInit - firstWire:          inCollectives((*collectives).initRank),
+	wire.OpNcclGroup - firstWire:         inCollectives((*collectives).group),
+	wire.OpNcclEnd - firstWire:           inCollectives((*collectives).end),
+	wire.OpNcclState - firstWire:         inCollectives((*collectives).state),
+	wire.OpNcclBehind - firstWire:        inCollectives((*collectives).behind),
 }
 
 // serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those

@@ -46,6 +46,10 @@ func inProfile(f func(*profile, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.profile, c) }
 }
 
+func inCollectives(f func(*collectives, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.collectives, c) }
+}
+
 // What engines ask of the loop.
 
 func (s *Session) kernelsLaunchGraphs() bool { return len(s.graphs.deviceGraphs) > 0 }

@@ -36,6 +36,10 @@ func newObjects(s *Session, primary []cuda.CUdevice) objects {
 	return ob
 }
 
+// inCollective answers the end of what a call of NCCL uses that has not returned. Natively the call would go on with
+// what is not there any more.
+const inCollective = cuda.CUDA_ERROR_NOT_PERMITTED
+
 // Verbs of wire.Primary.
 const (
 	primaryRetain   = wire.PrimaryRetain
@@ -61,6 +65,10 @@ func (ob *objects) callPrimary(c *command) (cuda.CUresult, error) {
 	k := ob.primaries[dev]
 	if k == nil {
 		k = &primaryContext{} // kept once the driver knows the device
+	}
+	ends := p.Verb == primaryRelease || p.Verb == primaryReset
+	if ctx := ob.contexts[k.handle]; ends && ctx != nil && ctx.collectives > 0 {
+		return inCollective, nil
 	}
 	switch p.Verb {
 	case primaryRetain:
@@ -176,6 +184,9 @@ func (ob *objects) destroyContext(c *command) (cuda.CUresult, error) {
 			return cuda.CUDA_ERROR_INVALID_CONTEXT, nil // primary contexts are released, not destroyed
 		}
 	}
+	if ctx.collectives > 0 {
+		return inCollective, nil
+	}
 	ob.dropContext(ctx)
 	r := ob.gpu.CuCtxDestroy_v2(ctx.real)
 	ob.entered, ob.enteredOK = nil, false
@@ -232,6 +243,9 @@ func (ob *objects) destroyStream(c *command) (cuda.CUresult, error) {
 	st := ob.streams[h]
 	if st == nil {
 		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	if st.collectives > 0 {
+		return inCollective, nil
 	}
 	ob.waits.leaveWork(st)
 	ob.dropStream(st)

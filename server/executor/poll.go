@@ -9,7 +9,8 @@ import (
 
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
-	return len(s.waits.list) > 0 || len(s.waits.watches) > 0 || s.copies.pending() || s.turns.active
+	return len(s.waits.list) > 0 || len(s.waits.watches) > 0 || s.copies.pending() || s.turns.active ||
+		s.collectives.underWay > 0
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -28,6 +29,9 @@ func (s *Session) poll() bool {
 		progress = true
 	}
 	if s.copies.downloads.answerFlush(asked) {
+		progress = true
+	}
+	if s.collectives.poll() {
 		progress = true
 	}
 	if ready == 0 {

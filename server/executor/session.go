@@ -13,6 +13,7 @@ import (
 
 	"scuda.dev/scuda/api/codec"
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nccl"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/commons"
@@ -88,6 +89,9 @@ type Config struct {
 	Text Text
 	// Recorder tells what the GPU does; nil: the GPU itself, if it can.
 	Recorder cuda.Recorder
+	// NCCL carries collectives out; nil: nobody does, and NoNCCL says why.
+	NCCL   nccl.Library
+	NoNCCL string
 }
 
 // Session is one client's session. New makes it, Run carries it out.
@@ -105,6 +109,8 @@ type Session struct {
 	times    timelimit
 	turns    turns
 	profile  profile
+
+	collectives collectives
 
 	conn transport.Conn
 	left bool // the program has taken its leave
@@ -166,6 +172,7 @@ func New(cfg Config) (*Session, error) {
 	s.ordering = newOrdering(s, cfg.Seat)
 	s.turns = newTurns(s, cfg.Turn)
 	s.profile = newProfile(s, cfg)
+	s.collectives = newCollectives(s, cfg)
 	s.copies.begin(s, cfg)
 	s.times.begin(s, cfg.Limits, cfg.Abort)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
@@ -257,6 +264,7 @@ func (s *Session) Run() error {
 	s.pulse.done.Wait()
 	s.callback.close()
 	s.copies.close()
+	s.collectives.close()
 	s.out.pumps.Wait()
 	watch.Wait()
 	s.conn.Close()

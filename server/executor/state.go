@@ -26,7 +26,9 @@ type context struct {
 	nodeMemory [][]byte      // page-locked, of graphs that are gone
 	pinned     uint64        // bytes of page-locked memory
 	helper     cuda.CUstream // for events that stand for other events; made on demand
-	mark       cuda.CUevent  // the barrier's event when its source lies here
+	// calls of NCCL under way, within which it must not end
+	collectives int
+	mark        cuda.CUevent // the barrier's event when its source lies here
 }
 
 // stream is a stream of the session.
@@ -46,6 +48,7 @@ type stream struct {
 	downloads   []*chunk
 	mark        *mark // which the GPU writes behind asynchronous downloads
 	watches     []*watch
+	collectives int // calls of NCCL under way with it
 }
 
 // thread is what the server knows of a client thread.

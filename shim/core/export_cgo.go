@@ -37,6 +37,9 @@ func scuda_core_open(shared *C.struct_scuda_shared, boot *C.struct_scuda_boot) C
 	if slices.Contains(w.Capabilities, transport.CapProfile) {
 		boot.profiles = 1
 	}
+	if slices.Contains(w.Capabilities, transport.CapNCCL) {
+		boot.collectives = 1
+	}
 	return 0
 }
 

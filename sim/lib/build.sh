@@ -24,4 +24,8 @@ done
   -I shim/front -o "$temporary/libcuda.so.1" sim/lib/front/*.c -Wl,-soname,libcuda.so.1 \
   -Wl,--version-script="$gen/libcuda_gen.map" -Wl,-Bsymbolic -Wl,--no-as-needed -l:libdl.so.2 -l:libpthread.so.0
 mv "$temporary/libcuda.so.1" "$out/libcuda.so.1"
+"${CC:-cc}" -shared -std=c11 -O1 -fPIC -fvisibility=hidden -Wall -Wextra -Werror -I shim/nccl/gen \
+  -o "$temporary/libnccl.so.2" sim/nccl/*.c -Wl,-soname,libnccl.so.2 -Wl,-z,defs -Wl,--no-as-needed -l:libdl.so.2 \
+  -l:libpthread.so.0 -lm
+mv "$temporary/libnccl.so.2" "$out/libnccl.so.2"
 rm -f "$out"/lib*.h "$out"/*.so.h

@@ -95,6 +95,7 @@ struct scuda_boot {             /* filled by scuda_core_open */
   const struct scuda_device *devices;   /* lives as long as the core */
   char server[256];             /* host:port, for messages */
   uint32_t profiles;            /* 1: the server takes OP_PROFILE */
+  uint32_t collectives;         /* 1: the server takes OP_NCCL_… */
 };
 
 struct scuda_call {             /* one synchronous call; everything stays the caller's */

@@ -3,6 +3,7 @@
 #ifndef SCUDA_TABLES_H
 #define SCUDA_TABLES_H
 #include "calls/calls.h"
+#include "calls/collective.h"
 #include "calls/profile.h"
 
 struct scuda_table { uint8_t id[16]; const char *name; const uint64_t *words; };

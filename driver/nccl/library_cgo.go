@@ -1,0 +1,113 @@
+// Package nccl carries collectives out by NVIDIA's NCCL in the worker's process. The library is opened when a client
+// first asks for it, and not before: other sessions pay nothing for it.
+//
+// Its tests run against the simulation's NCCL (sim/nccl). It has not been tried on a GPU.
+//
+// Locks: mu guards the opening. Calls come from the threads of communicators (package executor), one a communicator.
+package nccl
+
+// #cgo CFLAGS: -std=gnu11 -O2 -Wall -Wextra
+// #cgo LDFLAGS: -ldl
+// #include "library.h"
+// #include <stdlib.h>
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"scuda.dev/scuda/api/nccl"
+)
+
+// Default is the library that is opened where none is named.
+const Default = "libnccl.so.2"
+
+// ErrNone is wrapped where this machine has no NCCL that can be used.
+var ErrNone = errors.New("NCCL cannot be opened on the server")
+
+// Library is an [nccl.Library].
+type Library struct {
+	path    string
+	mu      sync.Mutex
+	version uint32 // 0: it is not open
+}
+
+var _ nccl.Library = (*Library)(nil)
+
+// New makes a library by its path; "" means the default. Nothing is opened yet.
+func New(path string) *Library {
+	if path == "" {
+		path = Default
+	}
+	return &Library{path: path}
+}
+
+// Open opens it once. One that fails is tried again by the next call.
+func (l *Library) Open() (uint32, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.version != 0 {
+		return l.version, nil
+	}
+	path := C.CString(l.path)
+	defer C.free(unsafe.Pointer(path))
+	var version C.int
+	if reason := C.nccl_open(path, &version); reason != nil {
+		return 0, fmt.Errorf("%w: %s: %s; install NVIDIA's NCCL there, or name it with --nccl FILE", ErrNone, l.path,
+			C.GoString(reason))
+	}
+	l.version = uint32(version)
+	return l.version, nil
+}
+
+// UniqueID is ncclGetUniqueId.
+func (*Library) UniqueID(id *nccl.ID) nccl.Result {
+	return nccl.Result(C.nccl_unique_id(unsafe.Pointer(id)))
+}
+
+// InitRank is ncclCommInitRank.
+func (*Library) InitRank(comm *nccl.Comm, ranks int32, id *nccl.ID, rank int32) nccl.Result {
+	var made C.uint64_t
+	r := C.nccl_init_rank(&made, C.int(ranks), unsafe.Pointer(id), C.int(rank))
+	*comm = nccl.Comm(made)
+	return nccl.Result(r)
+}
+
+// Group enqueues operations.
+func (*Library) Group(list []nccl.Operation) nccl.Result {
+	operations := make([]C.struct_nccl_operation, len(list))
+	for i, o := range list {
+		operations[i] = C.struct_nccl_operation{comm: C.uint64_t(o.Comm), send: C.uint64_t(o.Send),
+			recv: C.uint64_t(o.Recv), count: C.uint64_t(o.Count), stream: C.uint64_t(o.Stream),
+			function: C.uint32_t(o.Function), _type: C.uint32_t(o.Type), op: C.uint32_t(o.Op), peer: C.int32_t(o.Peer)}
+	}
+	if len(list) == 0 {
+		return nccl.Success
+	}
+	return nccl.Result(C.nccl_group(&operations[0], C.size_t(len(operations))))
+}
+
+// Finalize is ncclCommFinalize.
+func (*Library) Finalize(comm nccl.Comm) nccl.Result {
+	return nccl.Result(C.nccl_finalize(C.uint64_t(comm)))
+}
+
+// Destroy is ncclCommDestroy.
+func (*Library) Destroy(comm nccl.Comm) nccl.Result {
+	return nccl.Result(C.nccl_destroy(C.uint64_t(comm)))
+}
+
+// Abort is ncclCommAbort.
+func (*Library) Abort(comm nccl.Comm) nccl.Result { return nccl.Result(C.nccl_abort(C.uint64_t(comm))) }
+
+// AsyncError is ncclCommGetAsyncError.
+func (*Library) AsyncError(comm nccl.Comm) (state, r nccl.Result) {
+	var s C.int
+	r = nccl.Result(C.nccl_async_error(C.uint64_t(comm), &s))
+	return nccl.Result(s), r
+}
+
+// LastError is ncclGetLastError.
+func (*Library) LastError() string { return C.GoString(C.nccl_last_error()) }

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// collectiveServer is a server with the simulated driver as a library, as a real one is, and the simulation's NCCL.
+func collectiveServer(t *testing.T, args ...string) *server {
+	t.Helper()
+	folder := standAlone(t)
+	all := append([]string{"-l", "127.0.0.1:0", "--gpu", "real", "--cache-dir", "none", "--nccl",
+		filepath.Join(folder, "libnccl.so.2")}, args...)
+	s := &server{process: start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=memory=256MiB"}, scuda, all...)}
+	s.addr = s.await(s.out, `^listening on (\S+)$`)[1]
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the server's log:\n%s", s.err)
+		}
+	})
+	return s
+}
+
+// trusted are the options of a server that carries NCCL out.
+var trusted = []string{"--fabric", "trusted", "--profiles", "nccl"}
+
+// ranks runs a program of several ranks, each in its environment, and gives them when all have ended well.
+func ranks(t *testing.T, what string, env ...[]string) []*process {
+	t.Helper()
+	list := make([]*process, len(env))
+	for i := range env {
+		list[i] = start(t, env[i], program("collectives"), kernels, what, fmt.Sprint(i), fmt.Sprint(len(env)))
+	}
+	id := list[0].await(list[0].out, `^[0-9a-f]{256}$`)[0]
+	for _, p := range list[1:] {
+		fmt.Fprintln(p.stdin, id)
+	}
+	for i, p := range list {
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("%s: rank %d: exit status %d\n%s%s", what, i, code, p.out, p.err)
+		}
+		p.stdin.Close()
+	}
+	return list
+}
+
+// preloaded is what a program has in its environment that has scuda by LD_PRELOAD alone.
+func preloaded(s *server) []string {
+	return []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so", "LD_LIBRARY_PATH=" + lib}
+}
+
+// Collectives of two to four ranks, on one server and between two, are what they are to be.
+func TestCollectives(t *testing.T) {
+	a, b := collectiveServer(t, trusted...), collectiveServer(t, trusted...)
+	for name, servers := range map[string][]*server{
+		"two on one server": {a, a}, "two on two": {a, b}, "four on two": {b, a, a, b}, "one": {b},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var env [][]string
+			for _, s := range servers {
+				env = append(env, preloaded(s))
+			}
+			for _, p := range ranks(t, "scuda", env...) {
+				for _, refused := range []string{"ncclCommSplit", "ncclCommWindowRegister", "ncclRedOpCreatePreMulSum"} {
+					if n := strings.Count(p.err.String(), refused+" is not supported by scuda's NCCL"); n != 1 {
+						t.Errorf("%s: said %d times\n%s", refused, n, p.err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A call that waits for a rank that never comes holds nobody up, and ends when it is aborted.
+func TestCollectiveIsAborted(t *testing.T) {
+	s := collectiveServer(t, trusted...)
+	env := preloaded(s)
+	first := start(t, env, program("collectives"), kernels, "abort", "0", "2")
+	second := start(t, env, program("collectives"), kernels, "abort", "1", "2")
+	fmt.Fprintln(second.stdin, first.await(first.out, `^[0-9a-f]{256}$`)[0])
+	if code := first.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, first.out, first.err)
+	}
+	second.stdin.Close()
+	if code := second.wait(patience); code != 0 {
+		t.Fatalf("the other rank: exit status %d\n%s%s", code, second.out, second.err)
+	}
+}
+
+// Two ranks in two threads of a process wait for each other, and not for the executor.
+func TestCollectivesOfThreads(t *testing.T) {
+	s := collectiveServer(t, trusted...)
+	p := start(t, preloaded(s), program("collectives"), kernels, "threads", "0", "1")
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+}
+
+// A rank that is lost is an asynchronous error at the others.
+func TestCollectivePeerIsLost(t *testing.T) {
+	args := append([]string{"--grace", "0"}, trusted...)
+	ranks(t, "lose", preloaded(collectiveServer(t, args...)), preloaded(collectiveServer(t, args...)))
+}
+
+// Where the server does not carry NCCL out, the program's own goes on, and the log says why; a program without one of
+// its own has none.
+func TestCollectivesAreRefused(t *testing.T) {
+	folder := standAlone(t)
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"a network that is not trusted": {[]string{"--profiles", "nccl"}, "scuda serve --fabric trusted"},
+		"a tenant without the profile":  {[]string{"--fabric", "trusted"}, "scuda serve --profiles nccl"},
+		"no library": {append([]string{"--nccl", "/nowhere/libnccl.so.2"}, trusted...),
+			"NCCL cannot be opened on the server: /nowhere/libnccl.so.2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := collectiveServer(t, c.args...)
+			own := append(preloaded(s), "SCUDA_LOG=info", "SCUDA_REAL_LIBNCCL="+filepath.Join(folder, "libnccl.so.2"))
+			for _, p := range ranks(t, "all", own, own) {
+				said := p.err.String()
+				if !strings.Contains(said, "NCCL runs in the program, within one server: ") || !strings.Contains(said, c.says) {
+					t.Errorf("it does not say %q:\n%s", c.says, said)
+				}
+			}
+			p := start(t, append(preloaded(s), "SCUDA_REAL_LIBNCCL=/nowhere"), program("collectives"), kernels, "all", "0", "1")
+			if code := p.wait(patience); code == 0 || !strings.Contains(p.err.String(), "there is no NCCL") ||
+				!strings.Contains(p.err.String(), c.says) {
+				t.Errorf("exit status %d\n%s", code, p.err)
+			}
+		})
+	}
+	t.Run("the simulated GPU", func(t *testing.T) {
+		p := start(t, preloaded(serve(t, trusted...)), program("collectives"), kernels, "all", "0", "1")
+		if code := p.wait(patience); code == 0 || !strings.Contains(p.err.String(), "--gpu sim has no NCCL") {
+			t.Errorf("exit status %d\n%s", code, p.err)
+		}
+	})
+}
+
+// Without a server, calls go to the program's own NCCL.
+func TestCollectivesWithoutServer(t *testing.T) {
+	folder := standAlone(t)
+	env := []string{"LD_PRELOAD=" + lib + "/libnccl.so.2", "LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=memory=256MiB"}
+	ranks(t, "all", env, env)
+}

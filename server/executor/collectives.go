@@ -1,0 +1,480 @@
+package executor
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"scuda.dev/scuda/api/class"
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nccl"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/metrics"
+)
+
+// Collectives: NCCL's calls, which a client's libnccl.so.2 sends. A call may wait until other ranks make theirs. So
+// each communicator has a thread of its own that makes them, and the executor goes on with what other threads of the
+// program send. The calling one waits for the answer, as it would natively, and what it sends next comes behind.
+
+// mostComms is how many communicators a session may have at a time.
+const mostComms = 1024
+
+// mostCalls is how many calls of a session may wait at a time. A thread of the program has one.
+const mostCalls = 1024
+
+// mostRanks bounds what a client may say of the size of a communicator.
+const mostRanks = 1 << 20
+
+// collectives is the engine of NCCL's calls.
+//
+// mu guards ended, to which communicators' threads add. The rest belongs to the executor's thread.
+type collectives struct {
+	*base
+	loop    collectivesLoop
+	library nccl.Library // nil: not here
+	none    string       // why not
+	open    bool         // the library is
+
+	comms    map[uint64]*communicator // by the client's number
+	underWay int
+
+	mu    sync.Mutex
+	ended []*collectiveCall
+}
+
+// collectivesLoop is what it asks of the loop.
+type collectivesLoop interface {
+	reply(thread uint32, seq uint64, r cuda.CUresult, payload []byte)
+}
+
+// communicator is a rank of this session.
+type communicator struct {
+	comm        nccl.Comm // 0: it has not begun yet
+	rank, ranks int32
+	ctx         *context
+	calls       chan *collectiveCall
+	aborted     atomic.Bool // its thread makes no more calls
+}
+
+// collectiveCall is a call that somebody waits for.
+type collectiveCall struct {
+	thread uint32
+	seq    uint64
+	class  class.Class
+	began  int64
+	make   func() nccl.Result // on the communicator's thread
+	answer func(text string) []byte
+	result nccl.Result
+	text   string // what was wrong
+	ctx    *context
+	used   []*stream      // which must not end meanwhile
+	over   func(ok bool)  // on the executor's thread
+	real   cuda.CUcontext // current while it is made; 0: none
+}
+
+func newCollectives(s *Session, cfg Config) collectives {
+	return collectives{base: &s.base, loop: s, library: cfg.NCCL, none: cfg.NoNCCL, comms: map[uint64]*communicator{}}
+}
+
+// result is the payload of most answers.
+func ncclResult(r nccl.Result, value uint32, text string) []byte {
+	m := wire.NcclResult{Result: int32(r), Value: value, TextBytes: uint32(len(text))}
+	return append(wire.Bytes(&m), text...)
+}
+
+// refuseCall answers a call that is not made.
+func refuseCall(c *command, r nccl.Result, text string) (cuda.CUresult, error) {
+	c.reply = ncclResult(r, 0, text)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// call prepares a call for a command.
+func (cl *collectives) call(c *command, run func() nccl.Result) *collectiveCall {
+	call := &collectiveCall{thread: c.Thread, seq: c.Seq, class: class.Of(c.Op), began: c.began, make: run}
+	call.answer = func(text string) []byte { return ncclResult(call.result, 0, text) }
+	return call
+}
+
+// begin has a communicator's thread make a call, or a thread for this call alone.
+func (cl *collectives) begin(c *command, cm *communicator, call *collectiveCall) (cuda.CUresult, error) {
+	if cl.underWay >= mostCalls {
+		return 0, protocolError("more than %d calls of NCCL at a time", mostCalls)
+	}
+	c.later = true
+	cl.underWay++
+	if call.ctx != nil {
+		call.ctx.collectives++
+		call.real = call.ctx.real
+	}
+	for _, st := range call.used {
+		st.collectives++
+	}
+	if cm != nil {
+		cm.calls <- call // there is room for all that may be under way
+		return cuda.CUDA_SUCCESS, nil
+	}
+	go func() {
+		runtime.LockOSThread() // and ends with the call
+		cl.gpu.ThreadInit()
+		cl.carryOut(call, nil)
+	}()
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// serve makes a communicator's calls, until there are no more.
+func (cl *collectives) serve(cm *communicator) {
+	runtime.LockOSThread()
+	cl.gpu.ThreadInit()
+	for call := range cm.calls {
+		cl.carryOut(call, cm)
+	}
+}
+
+// carryOut makes a call on its thread.
+func (cl *collectives) carryOut(call *collectiveCall, cm *communicator) {
+	switch {
+	case cm != nil && cm.aborted.Load():
+		call.result, call.text = nccl.InvalidUsage, "the communicator was aborted"
+	case cl.gpu.CuCtxSetCurrent(call.real) != cuda.CUDA_SUCCESS:
+		call.result, call.text = nccl.UnhandledCudaError, "the communicator's context cannot be used"
+	default:
+		if call.result = call.make(); call.result != nccl.Success && call.text == "" {
+			call.text = cl.library.LastError()
+		}
+	}
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.ended = append(cl.ended, call)
+}
+
+// poll answers calls that are over. It says whether there was one.
+func (cl *collectives) poll() bool {
+	if cl.underWay == 0 {
+		return false
+	}
+	cl.mu.Lock()
+	ended := cl.ended
+	cl.ended = nil
+	cl.mu.Unlock()
+	for _, call := range ended {
+		cl.underWay--
+		if call.ctx != nil {
+			call.ctx.collectives--
+		}
+		for _, st := range call.used {
+			st.collectives--
+			st.used = true
+		}
+		if call.over != nil {
+			call.over(call.result == nccl.Success)
+		}
+		if call.result != nccl.Success {
+			cl.log.Debug("a call of NCCL failed", "result", call.result, "text", call.text)
+		}
+		cl.metrics.Observe(metrics.Histogram(call.class), metrics.Now()-call.began)
+		cl.loop.reply(call.thread, call.seq, cuda.CUDA_SUCCESS, call.answer(call.text))
+	}
+	return len(ended) > 0
+}
+
+// asked reads a command that has to be answered, and says whether its call can be made.
+func asked[T any](cl *collectives, c *command) (m *T, rest []byte, ready bool, err error) {
+	if c.Flags&wire.CommandAnswer == 0 {
+		return nil, nil, false, protocolError("%s without an answer", OpName(c.Op))
+	}
+	m, rest, err = view[T](c)
+	return m, rest, cl.open, err
+}
+
+const notOpen = "NCCL was not opened on this server"
+
+// openLibrary: nccl_open.
+func (cl *collectives) openLibrary(c *command) (cuda.CUresult, error) {
+	if _, _, _, err := asked[wire.NcclOpen](cl, c); err != nil {
+		return 0, err
+	}
+	if cl.library == nil {
+		return refuseCall(c, nccl.InvalidUsage, cl.none)
+	}
+	var version uint32
+	call := cl.call(c, nil)
+	call.make = func() nccl.Result {
+		v, err := cl.library.Open()
+		if err != nil {
+			call.text = err.Error()
+			return nccl.SystemError
+		}
+		version = v
+		return nccl.Success
+	}
+	call.answer = func(text string) []byte { return ncclResult(call.result, version, text) }
+	call.over = func(ok bool) {
+		cl.open = cl.open || ok
+		if !ok {
+			cl.log.Warn("a client's program uses NCCL, which cannot be opened here", "error", call.text)
+		}
+	}
+	return cl.begin(c, nil, call)
+}
+
+// uniqueID: ncclGetUniqueId.
+func (cl *collectives) uniqueID(c *command) (cuda.CUresult, error) {
+	_, _, ready, err := asked[wire.NcclUniqueID](cl, c)
+	if err != nil {
+		return 0, err
+	}
+	id := new(nccl.ID)
+	answer := func(r nccl.Result, text string) []byte {
+		m := wire.NcclID{Result: int32(r), TextBytes: uint32(len(text)), ID: *id}
+		return append(wire.Bytes(&m), text...)
+	}
+	if !ready {
+		c.reply = answer(nccl.InvalidUsage, notOpen)
+		return cuda.CUDA_SUCCESS, nil
+	}
+	call := cl.call(c, func() nccl.Result { return cl.library.UniqueID(id) })
+	call.answer = func(text string) []byte { return answer(call.result, text) }
+	return cl.begin(c, nil, call)
+}
+
+// initRank: ncclCommInitRank.
+func (cl *collectives) initRank(c *command) (cuda.CUresult, error) {
+	m, _, ready, err := asked[wire.NcclInit](cl, c)
+	switch {
+	case err != nil:
+		return 0, err
+	case !ready:
+		return refuseCall(c, nccl.InvalidUsage, notOpen)
+	case m.Comm == 0 || cl.comms[m.Comm] != nil:
+		return 0, protocolError("a communicator by the number %d", m.Comm)
+	case m.Ranks < 1 || m.Ranks > mostRanks || m.Rank < 0 || m.Rank >= m.Ranks:
+		return refuseCall(c, nccl.InvalidArgument, "there is no such rank")
+	case cl.entered == nil:
+		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
+	case len(cl.comms) >= mostComms:
+		return refuseCall(c, nccl.InvalidUsage, "the session has too many communicators")
+	}
+	number, id := m.Comm, nccl.ID(m.ID)
+	cm := &communicator{rank: m.Rank, ranks: m.Ranks, ctx: cl.entered, calls: make(chan *collectiveCall, mostCalls)}
+	cl.comms[number] = cm
+	go cl.serve(cm)
+	var made nccl.Comm
+	call := cl.call(c, func() nccl.Result { return cl.library.InitRank(&made, cm.ranks, &id, cm.rank) })
+	call.ctx = cm.ctx
+	call.over = func(ok bool) {
+		if ok {
+			cm.comm = made
+		} else {
+			cl.forget(number)
+		}
+	}
+	return cl.begin(c, cm, call)
+}
+
+// forget ends a communicator's thread, behind the calls that it has.
+func (cl *collectives) forget(number uint64) {
+	close(cl.comms[number].calls)
+	delete(cl.comms, number)
+}
+
+// close ends the communicators' threads; those that are in a call end with the process.
+func (cl *collectives) close() {
+	for number := range cl.comms {
+		cl.forget(number)
+	}
+}
+
+// comm finds a communicator that has begun and whose context is there.
+func (cl *collectives) comm(number uint64) *communicator {
+	cm := cl.comms[number]
+	if cm == nil || cm.comm == 0 || cl.contexts[cm.ctx.handle] != cm.ctx {
+		return nil
+	}
+	return cm
+}
+
+// group: operations, several as a group.
+func (cl *collectives) group(c *command) (cuda.CUresult, error) {
+	m, rest, ready, err := asked[wire.NcclGroup](cl, c)
+	if err != nil {
+		return 0, err
+	}
+	if m.Count < 1 || m.Count > wire.MaxNcclOperations || len(rest) != int(m.Count)*wire.SizeNcclOperation {
+		return 0, protocolError("%d operations of NCCL in %d bytes", m.Count, len(rest))
+	}
+	if !ready {
+		return refuseCall(c, nccl.InvalidUsage, notOpen)
+	}
+	list := make([]nccl.Operation, 0, m.Count)
+	var first *communicator
+	used := map[*stream]bool{}
+	place := newRangeCheck(cl.base)
+	for range m.Count {
+		var o *wire.NcclOperation
+		o, rest, _ = wire.View[wire.NcclOperation](rest)
+		cm := cl.comm(o.Comm)
+		if cm == nil {
+			return refuseCall(c, nccl.InvalidArgument, "the communicator is none, or has ended")
+		}
+		if first == nil {
+			first = cm
+		}
+		if r := cl.enter(cm.ctx.handle); r != cuda.CUDA_SUCCESS {
+			return r, nil
+		}
+		st, text := cl.streamFor(o.Stream, cm)
+		if st == nil {
+			return refuseCall(c, nccl.InvalidArgument, text)
+		}
+		op, text := cl.operation(o, cm, st, place)
+		if text != "" {
+			return refuseCall(c, nccl.InvalidArgument, text)
+		}
+		used[st] = true
+		list = append(list, op)
+	}
+	call := cl.call(c, func() nccl.Result { return cl.library.Group(list) })
+	call.ctx = first.ctx
+	for st := range used {
+		call.used = append(call.used, st)
+	}
+	return cl.begin(c, first, call)
+}
+
+// streamFor finds the stream of an operation, or says what is wrong with it.
+func (cl *collectives) streamFor(h uint64, cm *communicator) (*stream, string) {
+	st, r := cl.stream(h)
+	switch {
+	case r != cuda.CUDA_SUCCESS:
+		return nil, "the stream is none"
+	case st.ctx != cm.ctx:
+		return nil, "the stream belongs to another context than the communicator"
+	case len(cl.captures) == 0:
+		return st, ""
+	}
+	status := alloc[cuda.CUstreamCaptureStatus](&cl.arena)
+	if r := cl.gpu.CuStreamIsCapturing(st.real, status); r != cuda.CUDA_SUCCESS ||
+		*status != cuda.CU_STREAM_CAPTURE_STATUS_NONE {
+		return nil, "the stream is captured; scuda does not take collectives into graphs"
+	}
+	return st, ""
+}
+
+// operation makes the library's operation of a client's, or says what is wrong with it.
+func (*collectives) operation(
+	o *wire.NcclOperation, cm *communicator, st *stream, place *rangeCheck,
+) (nccl.Operation, string) {
+	op := nccl.Operation{Comm: cm.comm, Count: o.Count, Stream: uint64(st.real), Function: nccl.Function(o.Function),
+		Type: nccl.DataType(o.Type), Op: nccl.ReduceOp(o.Op), Peer: o.Peer}
+	send, recv, ok := op.Ends(cm.rank, cm.ranks)
+	if !ok {
+		return op, "there is no such function, type, reduction or peer, or the count is too large"
+	}
+	if !place.holds(o.Send, send) || !place.holds(o.Recv, recv) {
+		return op, "a buffer does not lie in the GPU's memory as a whole"
+	}
+	if send != 0 {
+		op.Send = o.Send
+	}
+	if recv != 0 {
+		op.Recv = o.Recv
+	}
+	return op, ""
+}
+
+// rangeCheck finds out whether addresses are those of a GPU's memory.
+type rangeCheck struct {
+	b     *base
+	value *uint64
+}
+
+func newRangeCheck(b *base) *rangeCheck { return &rangeCheck{b, alloc[uint64](&b.arena)} }
+
+// ask gives an attribute of an address; 0: the driver does not know it.
+func (p *rangeCheck) ask(attribute cuda.CUpointer_attribute, address uint64) uint64 {
+	*p.value = 0
+	if p.b.gpu.CuPointerGetAttribute(pointerOf(p.value), attribute, cuda.CUdeviceptr(address)) != cuda.CUDA_SUCCESS {
+		return 0
+	}
+	return *p.value
+}
+
+// holds says whether bytes from an address on are the GPU's own memory. They may lie in several mappings, one behind
+// the other.
+func (p *rangeCheck) holds(address, bytes uint64) bool {
+	for bytes > 0 {
+		if p.ask(cuda.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) != uint64(cuda.CU_MEMORYTYPE_DEVICE) {
+			return false
+		}
+		start, size := p.ask(cuda.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address),
+			p.ask(cuda.CU_POINTER_ATTRIBUTE_RANGE_SIZE, address)
+		left := start + size - address
+		if left == 0 || left > size {
+			return false
+		}
+		left = min(left, bytes)
+		address, bytes = address+left, bytes-left
+	}
+	return true
+}
+
+// end: ncclCommFinalize, ncclCommDestroy, ncclCommAbort.
+func (cl *collectives) end(c *command) (cuda.CUresult, error) {
+	m, _, _, err := asked[wire.NcclEnd](cl, c)
+	if err != nil {
+		return 0, err
+	}
+	if m.Verb > wire.NcclEndAbort {
+		return 0, protocolError("communicator verb %d", m.Verb)
+	}
+	cm := cl.comms[m.Comm]
+	if cm == nil || cm.comm == 0 {
+		return refuseCall(c, nccl.InvalidArgument, "the communicator is none, or has ended")
+	}
+	call := cl.call(c, nil)
+	if cl.contexts[cm.ctx.handle] == cm.ctx {
+		call.ctx = cm.ctx
+	}
+	switch m.Verb {
+	case wire.NcclEndFinalize:
+		call.make = func() nccl.Result { return cl.library.Finalize(cm.comm) }
+	case wire.NcclEndDestroy:
+		call.make = func() nccl.Result { return cl.library.Destroy(cm.comm) }
+		defer cl.forget(m.Comm) // it is the last call
+	case wire.NcclEndAbort: // its thread may be in a call that this one ends
+		cm.aborted.Store(true)
+		cl.forget(m.Comm)
+		call.make = func() nccl.Result { return cl.library.Abort(cm.comm) }
+		return cl.begin(c, nil, call)
+	}
+	return cl.begin(c, cm, call)
+}
+
+// state: ncclCommGetAsyncError.
+func (cl *collectives) state(c *command) (cuda.CUresult, error) {
+	m, _, _, err := asked[wire.NcclState](cl, c)
+	if err != nil {
+		return 0, err
+	}
+	cm := cl.comms[m.Comm]
+	if cm == nil || cm.comm == 0 {
+		return refuseCall(c, nccl.InvalidArgument, "the communicator is none, or has ended")
+	}
+	state, r := cl.library.AsyncError(cm.comm)
+	text := ""
+	if r != nccl.Success || state != nccl.Success && state != nccl.InProgress {
+		text = cl.library.LastError()
+	}
+	c.reply = ncclResult(r, uint32(state), text)
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// behind: nccl_behind, whose position is what counts.
+func (cl *collectives) behind(c *command) (cuda.CUresult, error) {
+	m, _, err := view[wire.NcclBehind](c)
+	if err != nil {
+		return 0, err
+	}
+	_, r := cl.stream(m.Stream)
+	return r, nil
+}

@@ -1,0 +1,21 @@
+/* What our libnccl.so.2 and the front say to each other: the front's private table COLLECTIVE. Both are of one build.
+ */
+#ifndef SCUDA_FRONT_COLLECTIVE_H
+#define SCUDA_FRONT_COLLECTIVE_H
+#include <stdint.h>
+
+#define SCUDA_COLLECTIVE_ID \
+  {0x2e, 0x91, 0x5c, 0x08, 0x7a, 0xd3, 0x4b, 0xf6, 0x8d, 0x14, 0x60, 0xbe, 0x39, 0xc7, 0xf2, 0x5a}
+
+struct scuda_collective_table {
+  uint64_t bytes;
+  int32_t (*serves)(void);     /* not 0: a server is configured, so that calls go there */
+  int32_t (*offered)(void);    /* there is a session, and its server knows the commands */
+  /* a command of wire.spec, nccl_…, in a context of the program's (0: none); CUresult */
+  int32_t (*ask)(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, void *reply, uint32_t cap,
+                 uint32_t *got);
+  /* nccl_group with so many operations; what is refused here is said in the log */
+  int32_t (*enqueue)(uint64_t context, const void *operations, uint32_t count, void *reply, uint32_t cap,
+                     uint32_t *got);
+};
+#endif
