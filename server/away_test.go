@@ -16,9 +16,8 @@ func TestMaxAway(t *testing.T) {
 	stays := s.resumable()
 	var links []*link
 	for i := range 3 {
-		l := s.resumable()
+		l := s.aged()
 		links = append(links, l)
-		l.speak()
 		l.reset()
 		if i < 2 {
 			s.shows(fmt.Sprintf("scuda_sessions_away %d", i+1))
@@ -55,8 +54,7 @@ func TestMaxAway(t *testing.T) {
 // A client that comes back too late is told so.
 func TestTooLate(t *testing.T) {
 	s := serve(t, func(c *Config) { c.Grace, c.Metrics = 10*time.Millisecond, "127.0.0.1:0" })
-	l := s.resumable()
-	l.speak()
+	l := s.aged()
 	l.reset()
 	s.shows(`scuda_sessions_ended_total{how="away",kind="cuda"} 1`)
 	_, err := s.dial(further(l.welcome, transport.LineMain, 1))

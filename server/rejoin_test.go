@@ -24,6 +24,26 @@ func (s *testServer) resumable() *link {
 	return l
 }
 
+// aged gives a session its callback connection, which it has soon after its beginning: while it has only one, nobody
+// can tell a killed program from a lost network. The worker has it when it answers to the next one.
+func (s *testServer) aged() *link {
+	s.t.Helper()
+	l := s.resumable()
+	for _, line := range []uint32{transport.LineCallback, transport.LineBulk} {
+		h := further(l.welcome, line, 1)
+		h.Count = 1
+		next, err := s.dial(h)
+		if err == nil {
+			_, err = transport.ReadResumes(next.conn)
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	l.speak()
+	return l
+}
+
 // further asks for another socket of a connection.
 func further(w *transport.Welcome, line uint32, epoch uint64) *transport.Hello {
 	h := hello(transport.KindResume)
@@ -154,8 +174,7 @@ func TestOutagesAreCounted(t *testing.T) {
 // A session whose client does not come back ends as such; one whose program was killed does not wait for that.
 func TestAway(t *testing.T) {
 	s := serve(t, func(c *Config) { c.Grace, c.Metrics = 10*time.Millisecond, "127.0.0.1:0" })
-	l := s.resumable()
-	l.speak()
+	l := s.aged()
 	l.reset()
 	s.shows(`scuda_sessions_ended_total{how="away",kind="cuda"} 1`)
 	s.logged("the client has not come back within 10ms")
