@@ -134,6 +134,10 @@ func TestMPSDaemonDies(t *testing.T) {
 	s.shows(`scuda_mps_up{tenant="anyone"} 1`)
 	s.shows(`scuda_mps_restarts_total{tenant="anyone"} 0`)
 	pipe := pipes(t, folder)[0]
+	s.until("the server of the daemon is known", func() bool { // when it is asked for again, the first answer was read
+		asked, _ := os.ReadFile(filepath.Join(pipe, mpstest.Commands))
+		return strings.Count(string(asked), "get_server_list") > 1
+	})
 	if err := os.WriteFile(filepath.Join(pipe, mpstest.Lost), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
