@@ -2,15 +2,30 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 )
 
+// readable is the simulation as libraries, where the users of workers can read it: a clone may lie in a folder of its
+// owner alone.
+func readable(t *testing.T) string {
+	t.Helper()
+	from, to := standAlone(t), filepath.Join(programs, "simulation")
+	if _, err := os.Stat(to); err == nil {
+		return to
+	}
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
 // collectiveServer is a server with the simulated driver as a library, as a real one is, and the simulation's NCCL.
 func collectiveServer(t *testing.T, args ...string) *server {
 	t.Helper()
-	folder := standAlone(t)
+	folder := readable(t)
 	all := append([]string{"-l", "127.0.0.1:0", "--gpu", "real", "--cache-dir", "none", "--nccl",
 		filepath.Join(folder, "libnccl.so.2")}, args...)
 	s := &server{process: start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=memory=256MiB"}, scuda, all...)}
