@@ -64,7 +64,7 @@ func (s *supervisor) openUsage() error {
 
 // meter follows a CUDA session to its end, which the function that it gives waits for and notes.
 func (s *supervisor) meter(x *session) (over func(how string)) {
-	m, done := usage.NewMeter(x.opened), make(chan struct{})
+	m, done := x.meter, make(chan struct{})
 	go func() {
 		defer close(done)
 		tick := time.NewTicker(meterEvery)
@@ -76,6 +76,7 @@ func (s *supervisor) meter(x *session) (over func(how string)) {
 				if now.Sub(m.Since()) >= recordEvery {
 					s.record(m, x, "")
 				}
+				x.record.update(func(c *changing) { c.Meter = m.State() })
 			case <-x.proc.exited:
 				return
 			}

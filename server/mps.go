@@ -383,12 +383,12 @@ func (x *daemon) farewell(pid int) {
 
 // Ask passes a command on to the daemon that a process keeps. It is [mps.Asker]'s.
 func (p *process) Ask(ctx context.Context, command string) (string, error) {
-	done, number := p.asked.begin()
-	if err := p.line.Send(msgMPS, mpsInfo{number, command}, -1); err != nil {
+	q := &question{line: p.line, kind: msgMPS, fd: -1}
+	if err := p.asked.begin(q, func(number uint64) any { return mpsInfo{number, command} }); err != nil {
 		return "", err
 	}
 	select {
-	case m := <-done:
+	case m := <-q.answer:
 		var a answeredInfo
 		if err := m.Decode(&a); err != nil {
 			return "", err

@@ -1,12 +1,10 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,9 +17,6 @@ import (
 // Nobody is the tenant of workers that serve no session: the one that shows what the machine has where nobody can say
 // who comes first, and the one that metrics are read with.
 const nobody = ""
-
-// spawnerPatience is how long a server waits for the spawner of a service of its own.
-const spawnerPatience = 20 * time.Second
 
 // Reasons why a means of isolation is missing.
 var (
@@ -39,11 +34,11 @@ type places struct {
 	enclose bool
 }
 
-// openPlaces decides how workers are started.
-func (s *supervisor) openPlaces(ctx context.Context) (*places, error) {
+// openPlaces decides how workers are started, where there is no service for it.
+func (s *supervisor) openPlaces(service *spawner.Remote) (*places, error) {
 	cfg := &s.cfg
 	p := &places{}
-	if err := p.open(ctx, cfg); err != nil {
+	if err := p.open(service, cfg); err != nil {
 		return nil, err
 	}
 	facts, err := p.starter.Facts()
@@ -60,7 +55,7 @@ func (s *supervisor) openPlaces(ctx context.Context) (*places, error) {
 }
 
 // open opens a spawner: the service's, a child's where the server is root, else the server itself.
-func (p *places) open(ctx context.Context, cfg *Config) error {
+func (p *places) open(service *spawner.Remote, cfg *Config) error {
 	workers := cfg.Workers
 	workers.LogLevel, workers.LogJSON = logLevel(cfg.Log), cfg.LogFormat == config.LogJSON
 	for _, library := range []string{cfg.Library, cfg.NCCL} {
@@ -69,12 +64,8 @@ func (p *places) open(ctx context.Context, cfg *Config) error {
 		}
 	}
 	switch {
-	case cfg.Spawner != "":
-		remote, err := spawner.Listen(ctx, cfg.Spawner, spawnerPatience, cfg.Log)
-		if err != nil {
-			return err
-		}
-		p.starter, p.close = remote, remote.Close
+	case service != nil:
+		p.starter, p.close = service, service.Close
 	case !workers.UIDs.Empty() && os.Geteuid() == 0:
 		remote, err := spawner.Launch(workers)
 		if err != nil {

@@ -116,6 +116,8 @@ type endedInfo struct {
 type process struct {
 	*spawner.Worker
 	line  *handoff.Conn
+	says  *os.File        // what the worker writes
+	page  *metrics.Shared // in which it counts
 	ready readyInfo
 	who   atomic.Pointer[func() processList] // of an NVML session: what its client's machine has running
 	took  chan struct{}                      // closed when a session gets it
@@ -161,7 +163,7 @@ func (s *supervisor) startProcess(ctx context.Context, mode string, of whose) (*
 }
 
 func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*process, error) {
-	wc, shares, pages := s.workerConfig(mode, of), s.shares, &s.metrics.Pages
+	wc, pages := s.workerConfig(mode, of), &s.metrics.Pages
 	client, err := s.mps.prepare(ctx, &wc, of)
 	if err != nil {
 		return nil, err
@@ -185,32 +187,10 @@ func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*pr
 		client.leave()
 		return nil, fmt.Errorf("start a worker: %w", err)
 	}
-	p := &process{
-		Worker: worker, line: line, exited: make(chan struct{}), gpus: make(chan gpuList, 1), took: make(chan struct{}),
-		tenant: of.tenant, profile: wc.Profile, slot: page.Turn, mps: client,
-	}
-	p.glance = func() metrics.Glance { return pages.Glance(page) }
-	text := s.follow(worker, says)
+	p := newProcess(s, worker, line, says, page)
+	p.tenant, p.profile, p.mps = of.tenant, wc.Profile, client
 	answer := make(chan error, 1)
-	var reader sync.WaitGroup
-	reader.Go(func() {
-		answer <- p.handshake(wc, page.FD)
-		p.listen(shares)
-		p.kill() // a worker without its line is over, whatever it thinks
-		shares.forget(p)
-	})
-	go func() {
-		err := worker.Wait()
-		reader.Wait() // whatever the worker said before it ended has been read
-		text.end(err)
-		p.err = err
-		line.Close()
-		p.final = pages.Glance(page)
-		s.turns.end(p)
-		pages.Remove(page)
-		client.leave()
-		close(p.exited)
-	}()
+	watch(s, p, func() { answer <- p.handshake(wc, page.FD) })
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	select {
@@ -231,6 +211,38 @@ func (s *supervisor) tryProcess(ctx context.Context, mode string, of whose) (*pr
 		return nil, err
 	}
 	return p, nil
+}
+
+// newProcess is a worker that nobody follows yet.
+func newProcess(s *supervisor, w *spawner.Worker, line *handoff.Conn, says *os.File, page *metrics.Shared) *process {
+	p := &process{Worker: w, line: line, says: says, page: page, slot: page.Turn, exited: make(chan struct{}),
+		gpus: make(chan gpuList, 1), took: make(chan struct{})}
+	p.glance = func() metrics.Glance { return s.metrics.Pages.Glance(page) }
+	return p
+}
+
+// watch follows a worker to its end: what it says, behind what begin reads of it, and what becomes of it.
+func watch(s *supervisor, p *process, begin func()) {
+	text := s.follow(p.Worker, p.says)
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		begin()
+		p.listen(s.shares)
+		p.kill() // a worker without its line is over, whatever it thinks
+		s.shares.forget(p)
+	})
+	go func() {
+		err := p.Wait()
+		reader.Wait() // whatever the worker said before it ended has been read
+		text.end(err)
+		p.err = err
+		p.line.Close()
+		p.final = s.metrics.Pages.Glance(p.page)
+		s.turns.end(p)
+		s.metrics.Pages.Remove(p.page)
+		p.mps.leave()
+		close(p.exited)
+	}()
 }
 
 // workerError is a worker that says why it cannot serve.
@@ -286,9 +298,16 @@ func (p *process) listen(shares *shelf) {
 			p.answerGPUs(m)
 			continue
 		}
-		if m.Type == msgEnded && m.Decode(&p.ended) == nil {
-			p.ended.Reason, p.clean = door.Clip(p.ended.Reason, maxReason), true
+		if m.Type == msgEnded {
+			p.hearEnd(m)
 		}
+	}
+}
+
+// hearEnd hears that the worker's session is over.
+func (p *process) hearEnd(m *handoff.Message) {
+	if m.Decode(&p.ended) == nil {
+		p.ended.Reason, p.clean = door.Clip(p.ended.Reason, maxReason), true
 	}
 }
 

@@ -23,7 +23,6 @@ import (
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/tenant"
-	"scuda.dev/scuda/sim/board"
 	"scuda.dev/scuda/transport"
 )
 
@@ -69,35 +68,21 @@ type supervisor struct {
 // as cfg.Drain allows, and returns nil.
 func Serve(ctx context.Context, cfg Config) error {
 	cfg = cfg.withDefaults()
-	if cfg.Listener == nil {
-		if err := CheckAddress(cfg.Addr, !cfg.Tenants.Open(), cfg.Insecure); err != nil {
-			return err
-		}
-		full, err := transport.ParseAddress(cfg.Addr)
-		if err != nil {
-			return err
-		}
-		if cfg.Listener, err = transport.Listen(ctx, full); err != nil {
-			return listenError(full, err)
-		}
-	}
-	defer cfg.Listener.Close()
-
 	stop, kill := context.WithCancel(context.WithoutCancel(ctx))
 	defer kill()
+	house, err := openHouse(ctx, stop, &cfg)
+	if err != nil {
+		return err
+	}
+	defer house.close()
 	s := &supervisor{
 		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
-		door: door.New(door.Places()), started: time.Now(), turns: newTurns(cfg.Turns),
+		door: door.New(door.Places()), started: time.Now(), turns: newTurns(cfg.Turns), board: house.board,
 	}
 	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, whose{}) }}
 	s.readGPUs, s.gpuTurn = remember(s.gpus.read), make(chan struct{}, 1)
 	s.sessions.init(cfg.MaxSessions, cfg.MaxNVML, cfg.MaxPerClient)
 	s.sessions.memory = cfg.KeptVRAM
-	var err error
-	if _, s.board, err = board.New(); err != nil {
-		return err
-	}
-	defer s.board.Close()
 	if s.leases, err = openLeases(&s.cfg); err != nil {
 		return err
 	}
@@ -108,7 +93,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer s.metering.log.Close()
-	if s.places, err = s.openPlaces(stop); err != nil {
+	if s.places, err = s.openPlaces(house.spawner); err != nil {
 		return err
 	}
 	defer func() { _ = s.places.close() }()
@@ -196,6 +181,8 @@ func Serve(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
+	adopt(s, house.workers)
+	house.workers = nil
 	s.handlers.Go(func() { s.reload(s.stop) })
 	s.handlers.Go(func() { s.turns.run(s.stop) })
 	if s.cfg.Grace > 0 && s.cfg.MaxAway > 0 {
@@ -214,6 +201,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	case err = <-accepting:
 	}
 	s.drain()
+	house.bye()
 	kill()
 	s.desk.Close()
 	s.handlers.Wait()

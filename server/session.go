@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -25,6 +24,7 @@ import (
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/queue"
+	"scuda.dev/scuda/server/usage"
 	"scuda.dev/scuda/transport"
 )
 
@@ -44,7 +44,9 @@ type session struct {
 	opened     time.Time
 	visit      *commons.Visit // nil: of NVML
 	spent      spent
-	quota      uint64 // bytes of GPU memory, 0: none
+	meter      *usage.Meter // nil: of NVML
+	record     *record      // for the next supervisor; nil: it gets nothing
+	quota      uint64       // bytes of GPU memory, 0: none
 	ending     atomic.Pointer[ending]
 	gone       chan struct{} // closed when the session is over and cannot be found any more
 }
@@ -146,22 +148,28 @@ func (s *sessions) try(p place, perTenant uint64) (queue.Verdict, error) {
 		return queue.Memory, refusef(transport.StatusBusy, "%v of GPU memory are kept for sessions, %v more are more than "+
 			"the %v of --max-vram-kept", config.Size(s.kept), config.Size(p.memory), config.Size(s.memory))
 	}
+	s.take(p)
+	return queue.Admitted, nil
+}
+
+// take takes a place, free or not. s.mu is held.
+func (s *sessions) take(p place) {
+	mine, tenants := s.byClient[p.client], s.byTenant[p.tenant]
 	if mine == nil {
 		mine = new([kinds]int)
-		s.byClient[of] = mine
+		s.byClient[p.client] = mine
 	}
 	if tenants == nil {
 		tenants = new([kinds]int)
 		s.byTenant[p.tenant] = tenants
 	}
-	mine[k]++
-	tenants[k]++
-	if k == cudaSession && p.lease != "" {
+	mine[p.kind]++
+	tenants[p.kind]++
+	if p.kind == cudaSession && p.lease != "" {
 		s.byLease[p.lease]++
 	}
 	s.kept += min(p.memory, s.memory)
 	s.count(p, 1)
-	return queue.Admitted, nil
 }
 
 // leave gives a place back.
@@ -219,6 +227,7 @@ func (s *sessions) find(c arrival) *session {
 	if !ok || !x.admits(c) {
 		return nil
 	}
+	x.permitted()
 	return x
 }
 
@@ -418,7 +427,7 @@ func (s *supervisor) serveSession(
 	w := s.welcome(c, &p.ready)
 	w.Session, w.Secret = x.id, x.secret
 	if !nvml {
-		x.quota = uint64(limits.MostVRAM())
+		x.quota, x.meter = uint64(limits.MostVRAM()), usage.NewMeter(x.opened)
 		w.Devices = devicesWithin(w.Devices, x.quota)
 		x.allowReturn(s.cfg.Grace, c.Hello, w)
 	}
@@ -446,6 +455,10 @@ func (s *supervisor) serveSession(
 		err = p.line.Send(msgCommons, commonsInfo{visit.Place}, visit.FD())
 	}
 	if err == nil {
+		err = keepSession(s, x, mine)
+		defer x.record.close()
+	}
+	if err == nil {
 		err = passOn(c, p, msgSession, info)
 	}
 	if err != nil {
@@ -457,75 +470,25 @@ func (s *supervisor) serveSession(
 		s.turns.join(p, who, &rights)
 	}
 	s.sessions.add(x)
-	defer close(x.gone)
-	defer s.sessions.remove(x)
-	if e := s.withdrawn(x.who); e != nil { // before it could be found
-		s.end(x, e)
-	}
 	s.metrics.Opening.Observe(time.Since(began).Seconds())
 	kind := metrics.KindCUDA
 	if nvml {
 		kind = metrics.KindNVML
 	}
 	s.metrics.Opened.WithLabelValues(kind).Inc()
-	s.metrics.Sessions.WithLabelValues(kind).Inc()
-	defer s.metrics.Sessions.WithLabelValues(kind).Dec()
-	s.metrics.Tenants.WithLabelValues(c.who.Name).Inc()
-	defer s.metrics.Tenants.WithLabelValues(c.who.Name).Dec()
-	began = time.Now()
 	if c.who.lease != "" {
 		log = log.With("lease", c.who.lease)
 	}
 	log.Info("session opened", "profile", p.profile.String())
-	over := func(string) {}
-	if !nvml {
-		over = s.meter(x)
-	}
-	if !nvml {
-		_ = c.SetWriteDeadline(time.Now().Add(transport.PrefaceTimeout))
-		if _, err := transport.Socket(c.peer).Write(welcome); err != nil {
-			log.Info("the client went away during the handshake", "error", err)
+	attend(s, x, log, kind, leave, func() {
+		if !nvml {
+			_ = c.SetWriteDeadline(time.Now().Add(transport.PrefaceTimeout))
+			if _, err := transport.Socket(c.peer).Write(welcome); err != nil {
+				log.Info("the client went away during the handshake", "error", err)
+			}
 		}
-	}
-	c.Close() // the worker holds the connection now
-	select {
-	case <-p.exited:
-	case <-s.stop.Done():
-		x.kill()
-		<-p.exited
-	}
-	leave() // before anybody reads that the session is over
-	lasted := slog.Duration("lasted", time.Since(began).Round(time.Millisecond))
-	how, why := metrics.EndCrashed, ""
-	switch {
-	case p.clean && p.ended.How == metrics.EndClosed:
-		how = metrics.EndClosed
-		log.Info("session closed", lasted, "calls", p.ended.Calls)
-	case x.ending.Load() != nil:
-		e := x.ending.Load()
-		how, why = cmp.Or(e.how, metrics.EndKilled), e.said
-		log.Warn("the server ended the session", lasted, "calls", p.final.Calls, "reason", e.reason)
-	case p.clean:
-		how = metrics.EndBroken
-		switch p.ended.How {
-		case metrics.EndLeft, metrics.EndTimeout, metrics.EndLimited, metrics.EndAway:
-			how = p.ended.How
-		}
-		if how == metrics.EndAway {
-			why = p.ended.Reason
-		}
-		level := slog.LevelWarn
-		if how == metrics.EndLeft {
-			level = slog.LevelInfo // some programs always end so
-		}
-		log.Log(context.Background(), level, "session ended", "how", how, lasted, "calls", p.ended.Calls,
-			"reason", p.ended.Reason)
-	default:
-		log.Error("the session's worker crashed; other sessions are not affected", lasted, "error", exitReason(p))
-	}
-	s.sessions.bury(x, why) // before it cannot be found any more
-	s.metrics.Ended.WithLabelValues(kind, how).Inc()
-	over(how)
+		c.Close() // the worker holds the connection now
+	})
 	return nil
 }
 

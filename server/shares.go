@@ -133,6 +133,10 @@ func (s *shelf) keep(k shareKey, item shared) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if x, twice := s.items[k]; twice && x.owner == item.owner { // it asks again, as the supervisor is another one
+		closeFD(item.fd)
+		return nil
+	}
 	if err := s.judge(k, item); err != nil {
 		return err
 	}
@@ -254,10 +258,21 @@ func (s *shelf) takeAll(p *process) (fds []int) {
 	return fds
 }
 
+// putAgain takes what a worker shared with the supervisor before this one.
+func (s *shelf) putAgain(p *process, m *handoff.Message) error {
+	var info shareInfo
+	if err := m.Decode(&info); err != nil {
+		closeFD(m.FD)
+		return err
+	}
+	return s.put(shareKey{p.grant.Load().tenant, info.Token}, shared{m.FD, info.Value, p})
+}
+
 // sharer is the worker's side of the shelf.
 type sharer struct {
 	line *handoff.Conn
 	requests
+	shares map[executor.Token]shared // what there is to tell another supervisor; guarded by requests.sending
 }
 
 type sharedAnswer struct {
@@ -274,11 +289,54 @@ func (s *sharer) PublishValue(v executor.Value) (executor.Token, error) { return
 func (s *sharer) publish(v *executor.Value, fd int) (executor.Token, error) {
 	var t executor.Token
 	_, _ = rand.Read(t[:]) // never fails
+	if err := s.note(t, v, fd); err != nil {
+		return t, err
+	}
 	a, err := s.ask(msgShare, shareInfo{Token: t, Value: v}, fd)
 	if err == nil && a.info.Error != "" {
 		err = errors.New(a.info.Error)
 	}
+	if err != nil {
+		s.forget(t)
+	}
 	return t, err
+}
+
+// note remembers what is shared, with a descriptor of its own.
+func (s *sharer) note(t executor.Token, v *executor.Value, fd int) (err error) {
+	item := shared{fd: -1, value: v}
+	if v == nil {
+		if item.fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3); err != nil {
+			return err
+		}
+	}
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if s.shares == nil {
+		s.shares = make(map[executor.Token]shared)
+	}
+	s.shares[t] = item
+	return nil
+}
+
+// forget is for what is not shared any more.
+func (s *sharer) forget(t executor.Token) {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	if item, ok := s.shares[t]; ok {
+		closeFD(item.fd)
+		delete(s.shares, t)
+	}
+}
+
+// tellAll tells another supervisor what is shared. requests.sending is held.
+func (s *sharer) tellAll() error {
+	for t, item := range s.shares {
+		if err := s.line.Send(msgShare, shareInfo{Token: t, Value: item.value}, item.fd); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Fetch gets a copy from the supervisor.
@@ -330,6 +388,7 @@ func (s *sharer) fetch(t executor.Token) (sharedAnswer, error) {
 
 // Withdraw ends a share.
 func (s *sharer) Withdraw(t executor.Token) {
+	s.forget(t)
 	_ = s.line.Send(msgWithdraw, shareInfo{Token: t}, -1) // the worker ends with its line
 }
 

@@ -286,6 +286,16 @@ func (q *waiting) byTenant() map[string]int {
 	return counts
 }
 
+// takeOver takes the place of a session that had one of the supervisor before, whatever the limits are by now.
+func (q *waiting) takeOver(p place) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.sessions.mu.Lock()
+	q.sessions.take(p)
+	q.sessions.mu.Unlock()
+	q.queue.Began(time.Now(), p.tenant)
+}
+
 // ended gives a place back, and to the next one.
 func (q *waiting) ended(w *waiter, lasted time.Duration) {
 	q.mu.Lock()

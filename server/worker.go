@@ -345,6 +345,13 @@ func (w *worker) listen() {
 		case msgGPUs:
 			closeFD(m.FD)
 			err = w.line.Send(msgGPUs, w.readGPUs(), -1)
+		case msgAdopt:
+			closeFD(m.FD)
+			w.log.Info("another server process has taken over")
+			err = w.adopted()
+		case msgGo:
+			closeFD(m.FD)
+			err = errors.Join(w.sharer.resume(), w.images.resume())
 		case msgNotice:
 			closeFD(m.FD)
 			var info noticeInfo
@@ -365,6 +372,18 @@ func (w *worker) listen() {
 			}
 		}
 	}
+}
+
+// adopted tells another supervisor what it has to know, and asks it nothing until it is ready.
+func (w *worker) adopted() error {
+	return w.images.hold(func() error {
+		return w.sharer.hold(func() error {
+			if err := w.sharer.tellAll(); err != nil {
+				return err
+			}
+			return w.line.Send(msgAdopted, struct{}{}, -1)
+		})
+	})
 }
 
 // sit takes the session's place among those of its tenant.

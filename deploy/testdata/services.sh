@@ -51,7 +51,7 @@ done
 systemctl restart scuda
 metrics 9836 /tmp/server
 "$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3
-systemctl stop scuda scuda-exporter
+systemctl stop scuda scuda-spawner scuda-exporter
 ! systemctl is-active scuda-spawner
 ! systemctl is-failed scuda scuda-exporter scuda-spawner
 echo services work

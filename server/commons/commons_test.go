@@ -113,3 +113,41 @@ func TestOpenRefusesOthers(t *testing.T) {
 		}
 	}
 }
+
+// A session has its place again with another supervisor, in the memory that it had, and nobody has it twice.
+func TestReturn(t *testing.T) {
+	var before, after Tenants
+	_, first := sit(t, &before, "a")
+	_, second := sit(t, &before, "a")
+	again := func(of *Visit) (*Visit, error) {
+		fd, err := unix.FcntlInt(uintptr(of.FD()), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return after.Return("a", fd, of.Place, 0)
+	}
+	b, err := again(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again(second); err == nil {
+		t.Error("a place is given twice")
+	}
+	a, err := again(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.hall.places[first.Place].memory.Store(5)
+	if a.Memory() != 5 || b.Memory() != 0 || len(after.by) != 1 {
+		t.Errorf("%d, %d, %d memories", a.Memory(), b.Memory(), len(after.by))
+	}
+	_, other := sit(t, &before, "b")
+	if _, err := again(other); err == nil {
+		t.Error("one tenant has two memories")
+	}
+	if _, third := sit(t, &after, "a"); third.Place != 2 {
+		t.Errorf("the next one has place %d", third.Place)
+	}
+	a.Leave()
+	b.Leave()
+}

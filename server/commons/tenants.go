@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrFull says that a tenant has all the sessions that it may have.
@@ -73,6 +75,51 @@ func (t *Tenants) Enter(tenant string, lease uint64) (*Visit, error) {
 	h.places[n].lease.Store(lease)
 	h.seats.Store(uint64(len(h.taken)))
 	return &Visit{Place: n, tenant: tenant, of: t, hall: h}, nil
+}
+
+// Return gives a session the place again that it has had from another supervisor, in the memory behind fd, which it
+// takes over. All sessions of a tenant have the same memory.
+func (t *Tenants) Return(tenant string, fd, place int, lease uint64) (*Visit, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, err := openShared(fd)
+	if err != nil {
+		return nil, err
+	}
+	h := t.by[tenant]
+	switch {
+	case h == nil:
+		h = &hall{shared: s}
+	case !h.same(fd):
+		err = fmt.Errorf("the sessions of %s have two memories", tenant)
+	}
+	if err == nil && (place < 0 || place >= Places || place < len(h.taken) && h.taken[place]) {
+		err = fmt.Errorf("place %d of %s is not this session's", place, tenant)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	if h.fd != s.fd {
+		s.close()
+	}
+	if t.by == nil {
+		t.by = make(map[string]*hall)
+	}
+	t.by[tenant] = h
+	for len(h.taken) <= place {
+		h.taken = append(h.taken, false)
+	}
+	h.taken[place] = true
+	h.places[place].lease.Store(lease)
+	h.seats.Store(uint64(len(h.taken)))
+	return &Visit{Place: place, tenant: tenant, of: t, hall: h}, nil
+}
+
+// same says whether a descriptor is of the hall's memory.
+func (h *hall) same(fd int) bool {
+	var a, b unix.Stat_t
+	return unix.Fstat(h.fd, &a) == nil && unix.Fstat(fd, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // Leave gives the place of a session back whose worker has ended.

@@ -102,8 +102,32 @@ func FromFile(f *os.File) (*Conn, error) {
 	return &Conn{sock: sock}, nil
 }
 
-// Close ends the line; the peer's Receive returns io.EOF.
-func (c *Conn) Close() error { return c.sock.Close() }
+// Inherit takes over the supervisor's end of a line that another supervisor had.
+func Inherit(f *os.File) (*Conn, error) {
+	c, err := FromFile(f)
+	if err == nil {
+		c.limit = SendLimit
+	}
+	return c, err
+}
+
+// File gives a copy of this end of the line, for whoever keeps it.
+func (c *Conn) File() (*os.File, error) { return c.sock.File() }
+
+// Within bounds how long Receive waits from now on; 0: for ever.
+func (c *Conn) Within(d time.Duration) {
+	var until time.Time
+	if d > 0 {
+		until = time.Now().Add(d)
+	}
+	_ = c.sock.SetReadDeadline(until) // it fails on a closed line, which waits for nothing
+}
+
+// Close ends the line, whoever else has this end of it; the peer's Receive returns io.EOF.
+func (c *Conn) Close() error {
+	_ = c.sock.CloseWrite() // it fails where the peer is gone
+	return c.sock.Close()
+}
 
 // Send writes a message; fd goes with it unless it is -1. The sender keeps its own copy of fd. The supervisor's end
 // waits at most [SendLimit]; then the line is closed.
@@ -145,7 +169,7 @@ func (c *Conn) Send(kind string, body any, fd int) error {
 	}
 	_, _, err = c.sock.WriteMsgUnix(packet, oob, nil)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return errors.Join(ErrStuck, c.sock.Close())
+		return errors.Join(ErrStuck, c.Close())
 	}
 	return err
 }

@@ -25,12 +25,27 @@ func (p *Pages) Add() (*Shared, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.add(s)
+	return s, nil
+}
+
+func (p *Pages) add(s *Shared) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.live == nil {
 		p.live = make(map[*Shared]struct{})
 	}
 	p.live[s] = struct{}{}
+}
+
+// Adopt takes the page of a worker that another supervisor has started, behind fd, which it takes over; Remove has to
+// follow.
+func (p *Pages) Adopt(fd int) (*Shared, error) {
+	s, err := OpenPage(fd)
+	if err != nil {
+		return nil, err
+	}
+	p.add(s)
 	return s, nil
 }
 

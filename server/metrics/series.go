@@ -154,3 +154,17 @@ var epoch = time.Now()
 
 // Now is a clock for [Page.Observe], in nanoseconds since some moment; cheaper than time.Now.
 func Now() int64 { return int64(time.Since(epoch)) }
+
+// Names are those of all numbers of a page, in their order: what they mean to its reader.
+func Names() (names []string) {
+	for c := range class.Count {
+		names = append(names, class.Class(c).String())
+	}
+	for _, s := range table {
+		names = append(append(names, s.name), s.labels...)
+	}
+	for i := range histograms {
+		names = append(names, describeHistogram(Histogram(i)).name)
+	}
+	return names
+}

@@ -207,6 +207,9 @@ func (q *Queue) behind(i int) {
 	}
 }
 
+// Began counts a session as running that had its place before there was this queue, until [Queue.Ended].
+func (q *Queue) Began(now time.Time, tenant string) { q.uses.begin(tenant, now) }
+
 // Ended says that a session of a tenant's, which began so long ago, is over; 0: it never was one.
 func (q *Queue) Ended(now time.Time, tenant string, lasted time.Duration) {
 	q.uses.end(tenant, now)

@@ -126,7 +126,7 @@ func Inherited(ctx context.Context, config string) error {
 		return errors.Join(err, l.sock.Close())
 	}
 	defer local.Close()
-	return serve(ctx, l, local)
+	return serve(ctx, l, local, newKeeper(false, cfg.logger())) // its socket leads to one supervisor
 }
 
 // Listen waits for spawners that connect to a socket. It returns once the first is there, or with an error when
@@ -208,18 +208,21 @@ func admit(c *net.UnixConn) (*Client, error) {
 const retry = 500 * time.Millisecond
 
 // Dial is the main program of a spawner that is a service of its own: it serves the server that listens at path, and
-// the one after it.
+// the one after it, to which it gives what is kept. Workers are of the program as it is when a server comes: it may
+// have been upgraded with the server.
 func Dial(ctx context.Context, path string, cfg Config, log *slog.Logger) error {
 	local, err := NewLocal(cfg, log)
 	if err != nil {
 		return err
 	}
 	defer local.Close()
+	k := newKeeper(true, log)
 	for ctx.Err() == nil {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unixpacket", path)
 		if err == nil {
 			log.Info("serving a server's workers", "socket", path)
-			if err := serve(ctx, line{c.(*net.UnixConn)}, local); err != nil {
+			local.renew()
+			if err := serve(ctx, line{c.(*net.UnixConn)}, local, k); err != nil {
 				log.Error("the server is served no more", "error", err)
 			}
 			continue

@@ -51,9 +51,9 @@ func lineOf(f *os.File) (line, error) {
 func (l line) send(p *packet, files ...*os.File) error {
 	var oob []byte
 	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
+		fds, err := numbers(files)
+		if err != nil {
+			return err
 		}
 		oob = unix.UnixRights(fds...)
 	}
@@ -64,9 +64,23 @@ func (l line) send(p *packet, files ...*os.File) error {
 	return err
 }
 
+// numbers are those of open files. os.File.Fd would have all who share a file wait in it.
+func numbers(files []*os.File) (fds []int, err error) {
+	for _, f := range files {
+		raw, err := f.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) })
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return fds, nil
+}
+
 // receive gives the next packet with its files, which are the caller's. io.EOF says that the peer is gone.
 func (l line) receive() (packet, []*os.File, error) {
-	b, oob := make([]byte, maxPacket+1), make([]byte, unix.CmsgSpace(4*startFiles))
+	b, oob := make([]byte, maxPacket+1), make([]byte, unix.CmsgSpace(4*mostFiles))
 	n, oobn, flags, _, err := l.sock.ReadMsgUnix(b, oob)
 	if err != nil || n == 0 {
 		if err == nil || errors.Is(err, syscall.ECONNRESET) {
@@ -82,11 +96,7 @@ func (l line) receive() (packet, []*os.File, error) {
 	if err == nil {
 		p, err = parsePacket(b[:n])
 	}
-	want := 0
-	if p.Kind == kindStart {
-		want = startFiles
-	}
-	if err == nil && len(files) != want {
+	if err == nil && len(files) != filesWith(p.Kind) {
 		err = fmt.Errorf("%w: %d descriptors with kind %d", errPacket, len(files), p.Kind)
 	}
 	if err != nil {

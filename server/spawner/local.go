@@ -50,7 +50,7 @@ func (c *Config) logger() *slog.Logger {
 // Local starts workers from the calling process.
 type Local struct {
 	cfg    Config
-	exe    *os.File // held open, so that another file under its name is never started
+	exe    *os.File // held open, so that another file under its name is not started while a server runs
 	null   *os.File
 	groups *cgroups
 	facts  Facts
@@ -114,6 +114,21 @@ func openProgram(path string) (*os.File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return os.NewFile(uintptr(high), path), nil
+}
+
+// renew opens the program of workers again, which may be another by now.
+func (l *Local) renew() {
+	path := l.cfg.Program[0]
+	if path == "/proc/self/exe" {
+		path = strings.TrimSuffix(programName(), " (deleted)")
+	}
+	exe, err := openProgram(path)
+	if err != nil {
+		l.log.Warn("the program of workers cannot be opened again; they are of the one before", "error", err)
+		return
+	}
+	l.exe.Close()
+	l.exe = exe
 }
 
 // Close gives up what is held open. Workers go on.

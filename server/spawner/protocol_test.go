@@ -18,6 +18,8 @@ var packets = []packet{
 	{Kind: kindStart, ID: 1, Order: Order{KeyOf("x"), 5000, isolation.RDMA | isolation.NCCL, true}},
 	{Kind: kindKill, ID: 1<<64 - 1}, {Kind: kindStarted, ID: 2, PID: 77}, {Kind: kindFailed, ID: 3, Text: "why"},
 	{Kind: kindExited, ID: 4, Text: "exit status 1"}, {Kind: kindExited, ID: 5},
+	{Kind: kindKeep, ID: 6}, {Kind: kindKept, ID: 7, PID: 78}, {Kind: kindHouse}, {Kind: kindAll}, {Kind: kindBye},
+	{Kind: kindHello, Facts: Facts{Keeps: true}},
 }
 
 func TestPackets(t *testing.T) {
@@ -151,7 +153,7 @@ func TestHostileSupervisor(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan error)
-			go func() { done <- serve(t.Context(), other, l) }()
+			go func() { done <- serve(t.Context(), other, l, newKeeper(false, quiet)) }()
 			c, err := newClient(ours)
 			if err != nil {
 				t.Fatal(err)

@@ -14,6 +14,8 @@ type Client struct {
 	facts Facts
 	gone  chan struct{} // closed when the spawner is
 	ended chan struct{} // closed when its process has ended; nil: it is no child
+	kept  []Kept        // of the supervisor before; until somebody takes them
+	house []*os.File    // likewise
 
 	mu       sync.Mutex
 	last     uint64
@@ -36,8 +38,58 @@ func newClient(l line) (*Client, error) {
 		line: l, facts: p.Facts, gone: make(chan struct{}), starting: make(map[uint64]chan packet),
 		workers: make(map[uint64]*Worker),
 	}
+	if err := c.takeOver(); err != nil {
+		c.dropKept()
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrLost, err), l.sock.Close())
+	}
 	go c.read()
 	return c, nil
+}
+
+// takeOver reads what the spawner keeps.
+func (c *Client) takeOver() error {
+	for {
+		p, files, err := c.line.receive()
+		if err != nil {
+			return err
+		}
+		switch p.Kind {
+		case kindHouse:
+			closeAll(c.house)
+			c.house = files
+		case kindKept:
+			w := c.newWorker(p.ID)
+			w.PID = int(p.PID)
+			c.last = max(c.last, p.ID)
+			c.workers[p.ID] = w
+			c.kept = append(c.kept, Kept{w, files})
+		case kindAll:
+			sortKept(c.kept)
+			return nil
+		default:
+			closeAll(files)
+			return errPacket
+		}
+	}
+}
+
+// newWorker is a worker that the spawner knows by a number.
+func (c *Client) newWorker(id uint64) *Worker {
+	w := &Worker{id: id, exited: make(chan struct{}),
+		kill: func() error { return c.line.send(&packet{Kind: kindKill, ID: id}) }}
+	if c.facts.Keeps {
+		w.keep = func(files []*os.File) error { return c.line.send(&packet{Kind: kindKeep, ID: id}, files...) }
+	}
+	return w
+}
+
+// dropKept ends those that nobody has taken over.
+func (c *Client) dropKept() {
+	for i := range c.kept {
+		c.kept[i].Close()
+	}
+	closeAll(c.house)
+	c.kept, c.house = nil, nil
 }
 
 // Close hangs up; the spawner ends its workers, and itself where it is a child.
@@ -68,7 +120,7 @@ func (c *Client) Start(o Order, line, errs *os.File) (*Worker, error) {
 	c.last++
 	id := c.last
 	// The worker is known before it is started: its end may be told at once.
-	w := &Worker{exited: make(chan struct{}), kill: func() error { return c.line.send(&packet{Kind: kindKill, ID: id}) }}
+	w := c.newWorker(id)
 	c.starting[id], c.workers[id] = answer, w
 	c.mu.Unlock()
 	err := c.line.send(&packet{Kind: kindStart, ID: id, Order: o}, line, errs)
@@ -149,6 +201,8 @@ type Remote struct {
 	client *Client
 	renew  func() (*Client, error) // nil: others connect
 	none   error                   // why there is none
+	taken  bool                    // what was kept
+	house  []*os.File              // that this supervisor has kept
 }
 
 // now gives the spawner that there is.
@@ -178,7 +232,47 @@ func (r *Remote) now() (*Client, error) {
 func (r *Remote) set(c *Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.taken { // the spawner had lost this server for a moment: nobody knows by now what it keeps
+		c.dropKept()
+	}
+	if r.house != nil {
+		_ = c.line.send(&packet{Kind: kindHouse}, r.house...) // one that is gone will come again
+	}
 	r.client = c
+}
+
+// TakeOver gives what a supervisor before this one had kept, the caller's by now: its workers, and [HouseFiles]
+// descriptors or none.
+func (r *Remote) TakeOver() (workers []Kept, house []*os.File) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.taken = true
+	if c := r.client; c != nil {
+		workers, house, c.kept, c.house = c.kept, c.house, nil, nil
+	}
+	return workers, house
+}
+
+// KeepHouse has each spawner hold what a supervisor after this one needs of the server: [HouseFiles] descriptors. They
+// are the caller's, who leaves them open until Close.
+func (r *Remote) KeepHouse(files []*os.File) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.house = files
+	if r.client == nil || !r.client.facts.Keeps {
+		return nil
+	}
+	return r.client.line.send(&packet{Kind: kindHouse}, files...)
+}
+
+// Bye says that no supervisor comes after this one.
+func (r *Remote) Bye() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.house = nil
+	if r.client != nil {
+		_ = r.client.line.send(&packet{Kind: kindBye}) // one that is gone keeps nothing
+	}
 }
 
 // Facts says what the spawner gives workers.

@@ -5,23 +5,21 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 )
 
 // server carries out what one supervisor asks for.
 type server struct {
 	line    line
 	starter Starter
-	mu      sync.Mutex
-	workers map[uint64]*Worker
-	wg      sync.WaitGroup // those who follow a worker to its end
+	keeper  *keeper
 }
 
 // mostWorkers bounds what one supervisor may have at once.
 const mostWorkers = 16384
 
-// serve speaks with a supervisor until that is gone, whose workers are ended then, or until ctx ends, when they go on.
-func serve(ctx context.Context, l line, starter Starter) error {
+// serve speaks with a supervisor until that is gone, when workers are ended that nobody keeps, or until ctx ends, when
+// they go on.
+func serve(ctx context.Context, l line, starter Starter, k *keeper) error {
 	defer l.sock.Close()
 	unhook := context.AfterFunc(ctx, func() { l.sock.Close() })
 	defer unhook()
@@ -29,18 +27,23 @@ func serve(ctx context.Context, l line, starter Starter) error {
 	if err != nil {
 		return err
 	}
+	facts.Keeps = k.keeps
+	uid, err := l.peerUID()
+	if err != nil {
+		return err
+	}
 	if err := l.send(&packet{Kind: kindHello, Facts: facts}); err != nil {
 		return err
 	}
-	s := &server{line: l, starter: starter, workers: make(map[uint64]*Worker)}
+	err = k.welcome(l, uid)
+	s := &server{line: l, starter: starter, keeper: k}
 	for err == nil {
 		err = s.next()
 	}
 	if ctx.Err() != nil {
 		return nil
 	}
-	s.end()
-	s.wg.Wait()
+	k.left()
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -56,24 +59,26 @@ func (s *server) next() error {
 	case kindStart:
 		return s.start(p, files)
 	case kindKill:
-		s.mu.Lock()
-		w := s.workers[p.ID]
-		s.mu.Unlock()
-		if w != nil { // else it is gone already
-			_ = w.Kill()
-		}
+		s.keeper.kill(p.ID)
+		return nil
+	case kindKeep:
+		s.keeper.keep(p.ID, files)
+		return nil
+	case kindHouse:
+		s.keeper.keepHouse(files)
+		return nil
+	case kindBye:
+		s.keeper.farewell()
 		return nil
 	}
+	closeAll(files)
 	return errPacket
 }
 
 func (s *server) start(p packet, files []*os.File) error {
 	defer closeAll(files)
 	fail := func(err error) error { return s.line.send(&packet{Kind: kindFailed, ID: p.ID, Text: err.Error()}) }
-	s.mu.Lock()
-	_, twice := s.workers[p.ID]
-	full := len(s.workers) >= mostWorkers
-	s.mu.Unlock()
+	full, twice := s.keeper.full(p.ID)
 	if twice {
 		return errPacket
 	}
@@ -84,28 +89,5 @@ func (s *server) start(p packet, files []*os.File) error {
 	if err != nil {
 		return fail(err)
 	}
-	s.mu.Lock()
-	s.workers[p.ID] = w
-	s.mu.Unlock()
-	err = s.line.send(&packet{Kind: kindStarted, ID: p.ID, PID: uint32(w.PID)})
-	s.wg.Go(func() {
-		end := &packet{Kind: kindExited, ID: p.ID}
-		if err := w.Wait(); err != nil {
-			end.Text = err.Error()
-		}
-		s.mu.Lock()
-		delete(s.workers, p.ID)
-		s.mu.Unlock()
-		_ = s.line.send(end) // a supervisor that is gone need not know
-	})
-	return err
-}
-
-// end ends all workers.
-func (s *server) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range s.workers {
-		_ = w.Kill()
-	}
+	return s.keeper.add(p.ID, w)
 }

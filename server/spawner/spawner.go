@@ -10,8 +10,8 @@
 // What a worker is born with (user, groups, folder, Landlock) is taken on by a thread of the spawner's that starts the
 // worker and then ends: in Linux, all of this belongs to threads, and what a thread starts inherits it.
 //
-// Locks: Client.mu, server.mu, Remote.mu and Local.making are leaves, but that Remote.mu is held while a spawner is
-// started.
+// Locks: Client.mu, Remote.mu and Local.making are leaves, but that Remote.mu is held while a spawner is started.
+// keeper.mu is held while packets are sent.
 package spawner
 
 import (
@@ -61,6 +61,7 @@ type Facts struct {
 	Limits  string // why there is no control group; "": there is one
 	Files   string // why there is no Landlock; "": there is
 	Folders bool   // tenants have folders of their own
+	Keeps   bool   // workers may outlive their supervisor
 }
 
 // Range is a range of user ids, both ends included; the zero value is empty.
@@ -121,9 +122,11 @@ type Starter interface {
 // Worker is a worker process.
 type Worker struct {
 	PID    int
+	id     uint64 // by which the spawner knows it
 	exited chan struct{}
 	err    error // valid once exited is closed; nil is exit status 0
 	kill   func() error
+	keep   func([]*os.File) error // nil: it ends with its supervisor
 }
 
 // Wait waits until the process is gone, and says how it ended. [ErrLost] says that nobody knows: it may go on.
@@ -134,6 +137,13 @@ func (w *Worker) Wait() error {
 
 // Kill ends the process at once.
 func (w *Worker) Kill() error { return w.kill() }
+
+// Keeps says whether the worker may outlive its supervisor.
+func (w *Worker) Keeps() bool { return w.keep != nil }
+
+// Keep has the spawner hold what a supervisor after this one needs of the worker, in the place of what it held before:
+// [KeptFiles] descriptors, which stay the caller's.
+func (w *Worker) Keep(files []*os.File) error { return w.keep(files) }
 
 // Errors of starters.
 var (

@@ -30,6 +30,22 @@ func NewMeter(now time.Time) *Meter {
 	return &Meter{from: now, last: now, used: Used{Estimated: true}}
 }
 
+// State is what a meter has come to, for one that goes on in another process.
+type State struct {
+	From, Last time.Time
+	Before     Sample
+	Used       Used
+}
+
+// State gives what the meter has come to.
+func (m *Meter) State() State { return State{m.from.Round(0), m.last.Round(0), m.before, m.used} }
+
+// Resume goes on where a meter had come to. Turns are counted anew.
+func Resume(s State) *Meter {
+	s.Before.Turn, s.Before.Waited, s.Before.Taken = 0, 0, 0
+	return &Meter{from: s.From, last: s.Last, before: s.Before, used: s.Used}
+}
+
 // Sample notes what is seen. The time since the sample before counts as GPU time up to when the session last had
 // something to do; all of it if it has still. While turns were taken it is what the session got.
 func (m *Meter) Sample(now time.Time, s Sample) (since Used) {

@@ -1,0 +1,228 @@
+package spawner
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keeping gives a spawner of its own service, and a function that makes a supervisor of its.
+func keeping(t *testing.T, k *keeper) func() *Client {
+	t.Helper()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(t.TempDir(), "socket")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, err := NewLocal(Config{Cgroup: CgroupNone}, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	served := false
+	t.Cleanup(func() {
+		if served {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		local.Close()
+		l.Close()
+	})
+	return func() *Client {
+		if served {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+		served = true
+		c, err := net.DialUnix("unixpacket", nil, l.Addr().(*net.UnixAddr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { done <- serve(context.Background(), line{c}, local, k) }()
+		theirs, err := l.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := newClient(line{theirs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+}
+
+// keptFiles are descriptors as a supervisor has them kept, the first of which is a pipe.
+func keptFiles(t *testing.T) (files []*os.File, r *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close(); null.Close() })
+	return []*os.File{w, null, null, null, null}, r
+}
+
+// The next supervisor gets the workers of which something is kept, with that, and learns how they end. The others have
+// ended.
+func TestKeeper(t *testing.T) {
+	k := newKeeper(true, quiet)
+	next := keeping(t, k)
+	first := next()
+	stays, ends := start(t, first, Order{}), start(t, first, Order{})
+	stays.said()
+	ends.said()
+	files, r := keptFiles(t)
+	if err := stays.Keep(files); err != nil {
+		t.Fatal(err)
+	}
+	first.line.sock.Close() // as if it were killed
+	<-first.gone
+	if n, err := ends.says.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Error("a worker of which nothing is kept goes on")
+	}
+	second := next()
+	if len(second.kept) != 1 || second.kept[0].PID != stays.PID {
+		t.Fatalf("%d are kept: %v", len(second.kept), second.kept)
+	}
+	mine := second.kept[0]
+	if _, err := mine.Files[0].WriteString("kept"); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 4)
+	if _, err := io.ReadFull(r, b); err != nil || string(b) != "kept" {
+		t.Errorf("%q, %v", b, err)
+	}
+	closeAll(mine.Files)
+	another := start(t, second, Order{}) // its number is nobody else's
+	another.said()
+	if err := mine.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := mine.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("it ended with %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	<-another.exited
+}
+
+// A worker that ends while there is no supervisor is shown to the next one, and so is its end.
+func TestKeptWorkerEnds(t *testing.T) {
+	k := newKeeper(true, quiet)
+	next := keeping(t, k)
+	first := next()
+	w := start(t, first, Order{})
+	w.said()
+	files, _ := keptFiles(t)
+	if err := w.Keep(files); err != nil {
+		t.Fatal(err)
+	}
+	first.line.sock.Close()
+	<-first.gone
+	if err := unix.Kill(w.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second := next()
+	if len(second.kept) != 1 {
+		t.Fatalf("%d are kept", len(second.kept))
+	}
+	if err := second.kept[0].Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("it ended with %v", err)
+	}
+	closeAll(second.kept[0].Files)
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is kept ends when no supervisor comes in time, when the last one says so, and when the next is another user.
+func TestKeptForNobody(t *testing.T) {
+	for name, c := range map[string]func(*keeper, *Client){
+		"late": func(k *keeper, first *Client) {
+			k.mu.Lock()
+			k.time = time.Millisecond
+			k.mu.Unlock()
+			first.line.sock.Close()
+		},
+		"bye": func(_ *keeper, first *Client) {
+			r := &Remote{client: first}
+			r.Bye()
+			first.line.sock.Close()
+		},
+		"another user": func(k *keeper, first *Client) {
+			first.line.sock.Close()
+			k.mu.Lock()
+			k.owner++
+			k.mu.Unlock()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := newKeeper(true, quiet)
+			next := keeping(t, k)
+			first := next()
+			w := start(t, first, Order{})
+			w.said()
+			files, _ := keptFiles(t)
+			if err := w.Keep(files); err != nil {
+				t.Fatal(err)
+			}
+			if err := first.line.send(&packet{Kind: kindHouse}, files[:HouseFiles]...); err != nil {
+				t.Fatal(err)
+			}
+			c(k, first)
+			<-first.gone
+			if name == "late" {
+				if n, err := w.says.Read(make([]byte, 1)); n != 0 || err == nil {
+					t.Error("the worker goes on")
+				}
+			}
+			second := next()
+			if len(second.kept) != 0 || len(second.house) != 0 {
+				t.Errorf("%d workers and %d descriptors are kept", len(second.kept), len(second.house))
+			}
+			if n, err := w.says.Read(make([]byte, 1)); n != 0 || err == nil {
+				t.Error("the worker goes on")
+			}
+			if err := second.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A spawner that is a supervisor's child keeps nothing.
+func TestChildKeepsNothing(t *testing.T) {
+	k := newKeeper(false, quiet)
+	next := keeping(t, k)
+	first := next()
+	w := start(t, first, Order{})
+	w.said()
+	if w.Keeps() {
+		t.Error("it says that it keeps")
+	}
+	files, _ := keptFiles(t)
+	if err := first.line.send(&packet{Kind: kindKeep, ID: w.id}, files...); err != nil {
+		t.Fatal(err)
+	}
+	first.line.sock.Close()
+	<-first.gone
+	second := next()
+	if len(second.kept) != 0 {
+		t.Errorf("%d are kept", len(second.kept))
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
