@@ -1,0 +1,81 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"scuda.dev/scuda/server/handoff"
+	"scuda.dev/scuda/transport"
+)
+
+// join gives the session another connection.
+func (w *worker) join(m *handoff.Message) error {
+	s := w.session.Load()
+	var info joinInfo
+	err := m.Decode(&info)
+	if s == nil || m.FD < 0 || err != nil {
+		closeFD(m.FD)
+		return errors.Join(errors.New("a connection without a session"), err)
+	}
+	f := os.NewFile(uintptr(m.FD), m.Type)
+	defer f.Close()
+	plain, err := net.FileConn(f)
+	if err != nil {
+		return err
+	}
+	c, err := transport.ResumeTLS(plain, info.TLS)
+	if err != nil {
+		return errors.Join(err, plain.Close())
+	}
+	switch {
+	case m.Type == msgRDMA:
+		return s.AttachRDMA(c)
+	case w.lines == nil && m.Type == msgResume:
+		return errors.Join(errors.New("another socket for a session that ends with the first"), c.Close())
+	case w.lines == nil:
+	case w.lines.has(info.Line) && m.Type == msgResume:
+		go func() { // it may take a while until all is sent that the client lacks
+			if err := w.lines.join(info.Line, c, info.Received); err != nil && !errors.Is(err, transport.ErrOver) {
+				w.log.Warn("cannot go on at another socket", "line", info.Line, "error", err)
+			}
+		}()
+		return nil
+	case w.lines.has(info.Line):
+		w.log.Debug("a connection's first socket comes behind another one", "line", info.Line)
+		return c.Close()
+	case m.Type == msgResume: // the first socket did not get here
+		if info.Received != 0 {
+			return errors.Join(fmt.Errorf("the client has received %d bytes of a connection that begins", info.Received),
+				c.Close())
+		}
+		if err := sayResumes(c, 0); err != nil {
+			return c.Close() // the client will ask again
+		}
+	}
+	line, err := w.newLine(c, info.Line)
+	if err != nil {
+		return err
+	}
+	if info.Line >= transport.LineBulk {
+		return s.AttachBulk(line, info.Count)
+	}
+	return s.AttachCallback(line)
+}
+
+// newLine makes a line of one of the session's connections.
+func (w *worker) newLine(c net.Conn, number uint32) (*transport.Line, error) {
+	if w.lines == nil {
+		return transport.NewLine(c)
+	}
+	conn, err := transport.ConnOf(c)
+	if err != nil {
+		return nil, err
+	}
+	r, err := w.lines.resumable(number, conn, transport.LineWindows)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return transport.Resumed(r), nil
+}
