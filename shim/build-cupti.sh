@@ -7,10 +7,7 @@ shim=$(cd "$(dirname "$0")" && pwd)
 . "$shim/rooms.sh"
 objects=$(mktemp -d)
 trap 'rm -rf "$objects"' EXIT
-for source in "$shim"/cupti/*.c "$shim"/cupti/gen/*.c "$front/base/common.c"; do
-  "$cc" $flags -include "$front/base/compat.h" "-I$front" "-I$shim/cupti" "-I$shim/cupti/gen" -c "$source" \
-    -o "$objects/$(basename "$source" .c).o"
-done
+stand_in cupti "$objects"
 for major in 12 13; do
   echo "const int cupti_major = $major;" | "$cc" $flags -x c -c - -o "$objects/major$major.o"
   "$cc" -shared -o "$1/libcupti.so.$major.new" $(ls "$objects"/*.o | grep -v /major) "$objects/major$major.o" \

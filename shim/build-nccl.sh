@@ -6,10 +6,7 @@ shim=$(cd "$(dirname "$0")" && pwd)
 . "$shim/rooms.sh"
 objects=$(mktemp -d)
 trap 'rm -rf "$objects"' EXIT
-for source in "$shim"/nccl/*.c "$shim"/nccl/gen/*.c "$front/base/common.c"; do
-  "$cc" $flags -include "$front/base/compat.h" "-I$front" "-I$shim/nccl" "-I$shim/nccl/gen" -c "$source" \
-    -o "$objects/$(basename "$source" .c).o"
-done
+stand_in nccl "$objects"
 "$cc" -shared -o "$1/libnccl.so.2.new" "$objects"/*.o -Wl,-soname,libnccl.so.2 \
   -Wl,--version-script="$shim/nccl/gen/libnccl.map" -Wl,-z,defs $hardened -Wl,--gc-sections -Wl,-Bsymbolic \
   $old_libraries

@@ -15,3 +15,11 @@ room() (
   printf '%s\0' "$front/$1"/*.c | xargs -0 -n 1 -P "$(nproc)" \
     "$cc" $flags -include "$front/base/compat.h" -include "$front/base/entry.h" "-I$front" -c
 )
+
+# stand_in NAME FOLDER: the objects of the library in shim/NAME, which stands in for one of NVIDIA's, in a folder.
+stand_in() {
+  for source in "$shim/$1"/*.c "$shim/$1"/gen/*.c "$front/base/common.c"; do
+    "$cc" $flags -include "$front/base/compat.h" "-I$front" "-I$shim/$1" "-I$shim/$1/gen" -c "$source" \
+      -o "$2/$(basename "$source" .c).o"
+  done
+}
