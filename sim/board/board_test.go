@@ -126,8 +126,8 @@ func TestFullBoard(t *testing.T) {
 // TestKilledProcess: another process has memory and a running kernel until it is killed, at which moment both are gone,
 // but not what the work did to the averages.
 func TestKilledProcess(t *testing.T) {
-	if f := os.NewFile(3, "board"); os.Getenv("SCUDA_TEST_BOARD") != "" {
-		b, err := Open(f)
+	if os.Getenv("SCUDA_TEST_BOARD") != "" { // descriptor 3 of any other process is somebody else's
+		b, err := Open(os.NewFile(3, "board"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,8 +183,8 @@ func TestKilledProcess(t *testing.T) {
 // TestTake: one at a time has the device, whoever waits is next, and one that is killed gives it back.
 func TestTake(t *testing.T) {
 	ctx := context.Background()
-	if f := os.NewFile(3, "board"); os.Getenv("SCUDA_TEST_TAKE") != "" {
-		b, err := Open(f)
+	if os.Getenv("SCUDA_TEST_TAKE") != "" { // descriptor 3 of any other process is somebody else's
+		b, err := Open(os.NewFile(3, "board"))
 		if err != nil {
 			t.Fatal(err)
 		}
