@@ -7,7 +7,8 @@
 # The folder is /usr/local for root, else ~/.local. Nothing is unpacked whose checksum is not the one of SHA256SUMS.
 # SCUDA_RELEASE may name the place instead of --from. The checksums tell a damaged download, and not the sender. With
 # --key KEY (or SCUDA_RELEASE_KEY) nothing is installed unless SHA256SUMS.sig beside them is a signature of the one who
-# has that key: a file with a public key of OpenSSH, or its text (ssh-ed25519 AAAA…). That takes ssh-keygen.
+# has that key: a file with a public key of OpenSSH, or its text (ssh-ed25519 AAAA…), or a file of allowed signers, as
+# ssh-keygen(1) describes it. That takes ssh-keygen. What was checked, and what was not, is said.
 set -eu
 
 fail() {
@@ -76,12 +77,19 @@ get() { # FILE: from the place into the work folder
 get SHA256SUMS
 if [ -n "$key" ]; then
   command -v ssh-keygen >/dev/null || fail "--key needs ssh-keygen, of OpenSSH's client; install that"
-  case $key in ssh-* | ecdsa-* | sk-*) ;; *) key=$(cat "$key") || fail "the key cannot be read" ;; esac
+  public='^(ssh|ecdsa|sk)-[^ ]* '
+  text=$key
+  printf '%s\n' "$key" | grep -qE "$public" || text=$(cat "$key") || fail "the key cannot be read"
+  # A line that begins with a key is a public key, any other names its signers itself.
+  printf '%s\n' "$text" | sed -E "s/$public/release namespaces=\"scuda-release\" &/" >"$work/signers"
   get SHA256SUMS.sig
-  echo "release namespaces=\"scuda-release\" $key" >"$work/signers"
-  ssh-keygen -Y verify -f "$work/signers" -I release -n scuda-release -s "$work/SHA256SUMS.sig" \
-    <"$work/SHA256SUMS" >/dev/null 2>&1 ||
+  who=$(ssh-keygen -Y find-principals -f "$work/signers" -s "$work/SHA256SUMS.sig" 2>/dev/null | head -n 1) &&
+    said=$(ssh-keygen -Y verify -f "$work/signers" -I "$who" -n scuda-release -s "$work/SHA256SUMS.sig" \
+      <"$work/SHA256SUMS" 2>/dev/null) ||
     fail "SHA256SUMS is not signed with that key: the release is another one's, or was changed; nothing was installed"
+  signed="checked: SHA256SUMS is signed with the ${said##* with } of $who"
+else
+  signed="not checked: who made the release, as no key was given (--key)"
 fi
 awk -v m="linux-$machine.tar.gz" 'index($2, "scuda-") == 1 && substr($2, length($2) - length(m) + 1) == m' \
   "$work/SHA256SUMS" >"$work/wanted"
@@ -91,6 +99,8 @@ case $archive in */*) fail "SHA256SUMS names a file of another folder: $archive"
 get "$archive"
 (cd "$work" && sha256sum -c wanted >/dev/null 2>&1) ||
   fail "$archive is not what SHA256SUMS says: a damaged download, or another release's; nothing was installed"
+echo "checked: $archive is what SHA256SUMS says"
+echo "$signed"
 
 mkdir "$work/new"
 tar -C "$work/new" --strip-components=1 --no-same-owner -xzf "$work/$archive"

@@ -99,7 +99,8 @@ func TestInstallScript(t *testing.T) {
 
 	for _, from := range []string{one, web.URL} {
 		if out, err := install("--from", from); err != nil ||
-			!strings.Contains(out, "installed scuda version 1.0") || !strings.Contains(out, "export PATH=") {
+			!strings.Contains(out, "installed scuda version 1.0") || !strings.Contains(out, "export PATH=") ||
+			!strings.Contains(out, "tar.gz is what SHA256SUMS says\nnot checked: who made the release") {
 			t.Errorf("from %s: %v, %q", from, err, out)
 		}
 		has("bin/scuda", "lib/scuda/libold.so", "share/man/man1/scuda.1.gz")
@@ -196,8 +197,27 @@ func TestInstallSigned(t *testing.T) {
 	if err := os.WriteFile(sums, right, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{key + ".pub", strings.TrimSpace(string(public))} {
-		if out, err := install(signed, name); err != nil || !strings.Contains(out, "installed scuda version 1.0") {
+	// Several keys, and a file of allowed signers, which may be for other purposes.
+	others, err := os.ReadFile(other + ".pub")
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	refused(not, signed, written("email", `maker@example.com namespaces="email" `+string(public)))
+	refused(not, signed, written("nobody", "# nobody yet\n"))
+	for name, who := range map[string]string{key + ".pub": "release", strings.TrimSpace(string(public)): "release",
+		written("keys", string(others)+string(public)):                                          "release",
+		written("signers", "a@example.com "+string(others)+"maker@example.com "+string(public)): "maker@example.com"} {
+		out, err := install(signed, name)
+		if err != nil || !strings.Contains(out, "installed scuda version 1.0") || strings.Contains(out, "not checked") ||
+			!strings.Contains(out, "checked: SHA256SUMS is signed with the ED25519 key SHA256:") ||
+			!strings.Contains(out, " of "+who+"\n") {
 			t.Errorf("with %s: %v, %q", name, err, out)
 		}
 	}
