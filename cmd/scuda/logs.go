@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,38 +20,48 @@ import (
 // errNoLog is a server whose log nobody keeps where it could be found.
 var errNoLog = errors.New("the server's log is not kept")
 
+// systemdRuns is there where systemd runs: sd_booted(3). Tests have their own.
+var systemdRuns = "/run/systemd/system"
+
+// logsOf says what of a log is wanted.
+type logsOf struct {
+	lines  int // -1: all
+	since  time.Time
+	follow bool
+}
+
 func newLogs() *cobra.Command {
-	var socket string
-	var lines int
-	var follow bool
+	var socket, since string
+	var want logsOf
 	cmd := &cobra.Command{
 		Use:   "logs",
 		Short: "Show the log of the server of this machine",
 		Long: `Show the end of the log of the server of this machine: of a service by journalctl, with that of the process
-which starts its workers, else the file to which the server's standard error goes. A server that runs on a terminal, or
-with --log LEVEL,file=PATH, has its log there.
+which starts its workers, else the file to which the server's standard error goes. Where no server answers and systemd
+runs, it is the journal of the units scuda and scuda-spawner. A server that runs on a terminal, or with
+--log LEVEL,file=PATH, has its log there.
 
 ` + exitHelp,
-		Example:    "  sudo scuda logs -f\n  sudo scuda logs -n 1000 | grep level=ERROR",
+		Example:    "  sudo scuda logs -f\n  sudo scuda logs --since 1h | grep level=ERROR",
 		SuggestFor: []string{"log", "journal"},
 		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := applyEnv(cmd.Flags()); err != nil {
 				return err
 			}
-			if lines < 0 {
+			if want.lines < 0 {
 				return usage(errors.New("--lines is 0 or more"))
 			}
-			c, err := admin.Dial(cmd.Context(), socket)
-			if err != nil {
-				return adminError(err)
+			if since != "" {
+				var err error
+				if want.since, err = parseSince(since, time.Now()); err != nil {
+					return usage(err)
+				}
+				if !cmd.Flags().Changed("lines") {
+					want.lines = -1
+				}
 			}
-			defer c.Close()
-			st, err := c.Status(cmd.Context())
-			if err != nil {
-				return adminError(err)
-			}
-			args, err := reader(fmt.Sprintf("/proc/%d", st.PID), lines, follow)
+			args, err := showing(cmd.Context(), socket, systemdRuns, want)
 			if err != nil {
 				return err
 			}
@@ -62,30 +74,52 @@ with --log LEVEL,file=PATH, has its log there.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&socket, "admin", admin.Auto, "`SOCKET` of the server (auto: that of the one server of this machine)")
-	f.IntVarP(&lines, "lines", "n", 100, "show `N` lines")
-	f.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
+	f.StringVar(&socket, "admin", admin.Auto, "`SOCKET` of the server (auto: that of the one server of this machine; "+
+		"none: ask none, and show the journal)")
+	f.IntVarP(&want.lines, "lines", "n", 100, "show `N` lines")
+	f.StringVar(&since, "since", "", "show what came since a `TIME`, such as 90m, 24h or 7d ago, or a day: 2026-01-31; "+
+		"all lines, unless --lines says how many")
+	f.BoolVarP(&want.follow, "follow", "f", false, "go on with what comes, until Ctrl-C")
 	withEnv(f, "admin")
 	return cmd
 }
 
+// showing is the command that shows the log of the server behind a socket. The journal has that of a service which is
+// down, too.
+func showing(ctx context.Context, socket, systemd string, want logsOf) ([]string, error) {
+	pid, err := serverProcess(ctx, socket)
+	if err == nil {
+		return reader(fmt.Sprintf("/proc/%d", pid), want)
+	}
+	one := socket != admin.Auto && socket != "" && socket != admin.None
+	if one || errors.Is(err, admin.ErrSeveral) {
+		return nil, adminError(err)
+	}
+	if _, none := os.Stat(systemd); none != nil {
+		return nil, adminError(fmt.Errorf("%w; where systemd does not run, a server's log goes to its standard error, "+
+			"or where --log file= says", err))
+	}
+	return journal("scuda.service", false, want), nil
+}
+
+func serverProcess(ctx context.Context, socket string) (int, error) {
+	c, err := admin.Dial(ctx, socket)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	st, err := c.Status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return st.PID, nil
+}
+
 // reader is the command that shows the log of a process, which proc is in /proc.
-func reader(proc string, lines int, follow bool) ([]string, error) {
-	n := strconv.Itoa(lines)
+func reader(proc string, want logsOf) ([]string, error) {
 	if text, err := os.ReadFile(path.Join(proc, "cgroup")); err == nil {
 		if unit, users := unitOf(string(text)); unit != "" {
-			by := "--unit"
-			if users {
-				by = "--user-unit"
-			}
-			args := []string{"journalctl", "--output", "cat", "--quiet", "--lines", n, by, unit}
-			if unit == "scuda.service" {
-				args = append(args, by, "scuda-spawner.service") // which starts its workers
-			}
-			if follow {
-				args = append(args, "--follow")
-			}
-			return args, nil
+			return journal(unit, users, want), nil
 		}
 	}
 	name, err := os.Readlink(path.Join(proc, "fd/2"))
@@ -96,10 +130,38 @@ func reader(proc string, lines int, follow bool) ([]string, error) {
 		return nil, fmt.Errorf("%w: its standard error is %s; look there, or where --log file= says, or start it as a "+
 			"service (scuda service install)", errNoLog, name)
 	}
-	if follow {
-		return []string{"tail", "-n", n, "-F", name}, nil
+	if !want.since.IsZero() {
+		return nil, usage(fmt.Errorf("--since is for a log in the journal, and this one is the file %s; use --lines", name))
 	}
-	return []string{"tail", "-n", n, name}, nil
+	args := []string{"tail", "-n", strconv.Itoa(want.lines)}
+	if want.follow {
+		args = append(args, "-F")
+	}
+	return append(args, name), nil
+}
+
+// journal is the command that shows what the journal has of a unit of systemd.
+func journal(unit string, users bool, want logsOf) []string {
+	by := "--unit"
+	if users {
+		by = "--user-unit"
+	}
+	args := []string{"journalctl", "--output", "cat", "--quiet", by, unit}
+	if unit == "scuda.service" {
+		args = append(args, by, "scuda-spawner.service") // which starts its workers
+	}
+	if !want.since.IsZero() {
+		args = append(args, "--since", fmt.Sprintf("@%d", want.since.Unix()))
+	}
+	if want.lines >= 0 {
+		args = append(args, "--lines", strconv.Itoa(want.lines))
+	} else {
+		args = append(args, "--no-tail") // else --follow begins with the last lines
+	}
+	if want.follow {
+		args = append(args, "--follow")
+	}
+	return args
 }
 
 // unitOf is the systemd service in which a process runs, by its control groups, and whether it is a user's own; "":

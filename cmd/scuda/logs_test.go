@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The log of a service is in the journal, that of another process in the file to which its standard error goes.
@@ -18,19 +19,21 @@ func TestReader(t *testing.T) {
 	for name, c := range map[string]struct {
 		groups, stderr string
 		follow         bool
+		since          time.Time
 		want, says     string
 	}{
 		"the package's service": {groups: "0::/system.slice/scuda.service\n", want: "journalctl --output cat --quiet " +
-			"--lines 7 --unit scuda.service --unit scuda-spawner.service"},
+			"--unit scuda.service --unit scuda-spawner.service --lines 7"},
 		"a service of a user's": {groups: "0::/user.slice/user-1000.slice/user@1000.service/app.slice/scuda-mine.service\n",
-			follow: true, want: "journalctl --output cat --quiet --lines 7 --user-unit scuda-mine.service --follow"},
+			follow: true, want: "journalctl --output cat --quiet --user-unit scuda-mine.service --lines 7 --follow"},
 		"older control groups": {groups: "3:cpu:/\n1:name=systemd:/system.slice/scuda.service\n", want: "journalctl " +
-			"--output cat --quiet --lines 7 --unit scuda.service --unit scuda-spawner.service"},
+			"--output cat --quiet --unit scuda.service --unit scuda-spawner.service --lines 7"},
 		"a file":            {groups: "0::/user.slice/user@0.service/session\n", stderr: file, want: "tail -n 7 " + file},
 		"a file that grows": {stderr: file, follow: true, want: "tail -n 7 -F " + file},
 		"another service":   {groups: "0::/system.slice/ssh.service\n", stderr: file, want: "tail -n 7 " + file},
 		"a terminal":        {stderr: "/dev/null", says: "its standard error is /dev/null; look there"},
 		"of another user":   {says: "as root"},
+		"a file, by time":   {stderr: file, since: time.Unix(1, 0), says: "use --lines"},
 	} {
 		proc := t.TempDir()
 		if err := os.WriteFile(filepath.Join(proc, "cgroup"), []byte(c.groups), 0o600); err != nil {
@@ -44,11 +47,11 @@ func TestReader(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := reader(proc, 7, c.follow)
+		got, err := reader(proc, logsOf{lines: 7, follow: c.follow, since: c.since})
 		if !slices.Equal(got, strings.Fields(c.want)) || (err == nil) != (c.says == "") {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
-		if err != nil && (!errors.Is(err, errNoLog) || !strings.Contains(err.Error(), c.says)) {
+		if err != nil && (errors.Is(err, errNoLog) != c.since.IsZero() || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v, not %q", name, err, c.says)
 		}
 	}

@@ -13,7 +13,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"scuda": main})
+	testscript.Main(m, map[string]func(){"scuda": func() {
+		systemdRuns = os.Getenv("SYSTEMD_RUNS")
+		main()
+	}})
 }
 
 // The scripts test the command line without a server; package e2e has those with one.
@@ -28,6 +31,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("ROOT", root)
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CONFIG_HOME", e.WorkDir+"/config")
+			e.Setenv("SYSTEMD_RUNS", e.WorkDir+"/systemd")
 			e.Setenv("CLOSED", "127.0.0.1:1") // nobody listens there, and no listener is given this port
 			return nil
 		},
