@@ -6,7 +6,7 @@ export SCUDA_VERSION := $(shell ./version.sh)
 .DEFAULT_GOAL := help
 .PHONY: help build pool test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go \
 	needs-build needs-test needs-lint needs-release needs-install needs-slurm needs-site release site test-install \
-	test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
+	apt-source test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -110,6 +110,10 @@ dist: build ## pack archive, one file, .deb and .rpm for this machine's processo
 
 release: build needs-release ## make all of a release in build/release: two processors, checksums, lists of parts
 	./deploy/release.sh
+
+apt-source: ## make a source for apt in build/apt of the packages in build/release (SCUDA_APT_KEY signs it)
+	@./packages.sh release
+	$(call step,a source for apt,./deploy/apt.sh build/release build/apt)
 
 test-install: release needs-install ## install each package in clean systems and use it (see docs/tests.md)
 	$(call step,clean systems,./deploy/clean/test.sh build/release)

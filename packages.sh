@@ -15,15 +15,16 @@ set_of() {
       ca-certificates=/etc/ssl/certs/ca-certificates.crt libibverbs-dev=/usr/include/infiniband/verbs.h ;;
     # C++ for the test of our cuda.h, strace for the tests that watch connections, Java and Python for programs in such,
     # a browser for the report's test, systemd for that of the units, sshd and ip for those of scuda run --on, Lua (the
-    # one of Debian's Slurm) for that of Slurm's plugins.
+    # one of Debian's Slurm) for that of Slurm's plugins, what makes and signs a source for apt.
     test) echo g++=g++ strace=strace python3=python3 default-jre-headless=java chromium=chromium \
       systemd=systemd-analyze systemd-container=systemd-nspawn openssh-client=ssh openssh-server=/usr/sbin/sshd \
-      lua5.1=lua5.1 iproute2=ip ;;
+      lua5.1=lua5.1 iproute2=ip apt-utils=apt-ftparchive gpg=gpg gpg-agent=gpg-agent ;;
     # clang makes the programs of the probes, which are compared with those that are committed.
     lint) echo clang=clang llvm=llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h ;;
     release) echo gcc-aarch64-linux-gnu=aarch64-linux-gnu-gcc \
-      libc6-dev-arm64-cross=/usr/aarch64-linux-gnu/include/stdio.h ;;
-    install) echo debootstrap=debootstrap qemu-user-static=qemu-aarch64-static rpm=rpm cpio=cpio ;;
+      libc6-dev-arm64-cross=/usr/aarch64-linux-gnu/include/stdio.h apt-utils=apt-ftparchive ;;
+    install) echo debootstrap=debootstrap qemu-user-static=qemu-aarch64-static rpm=rpm cpio=cpio \
+      apt-utils=apt-ftparchive gpg=gpg gpg-agent=gpg-agent ;;
     slurm) echo slurm-wlm=slurmctld munge=/usr/sbin/munged python3=python3 ;; # its daemons are started by the test
     # What the containers of the test's cluster are run by, and what is in their image.
     kubernetes) echo runc=runc containernetworking-plugins=/usr/lib/cni/ptp busybox-static=busybox ;;

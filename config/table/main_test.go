@@ -26,8 +26,8 @@ func TestTablesAreUpToDate(t *testing.T) {
 }
 
 // ofTests are variables that pages name and that only tests and the build read.
-var ofTests = []string{"SCUDA_CUT_STRIDE", "SCUDA_CUTS", "SCUDA_E2E_GPU", "SCUDA_ENDURANCE", "SCUDA_FRAMEWORKS",
-	"SCUDA_HOSTILE", "SCUDA_KILLS", "SCUDA_POOL_LEASES", "SCUDA_POOL_PROCESSES",
+var ofTests = []string{"SCUDA_APT_KEY", "SCUDA_CUT_STRIDE", "SCUDA_CUTS", "SCUDA_E2E_GPU", "SCUDA_ENDURANCE",
+	"SCUDA_FRAMEWORKS", "SCUDA_HOSTILE", "SCUDA_KILLS", "SCUDA_POOL_LEASES", "SCUDA_POOL_PROCESSES",
 	"SCUDA_RELEASE_KEY", "SCUDA_TINYGRAD", "SCUDA_TOGETHER", "SCUDA_VERSION"}
 
 // TestSettingsAreWhole: what the code reads is in the list, and what is in the list is read.

@@ -21,6 +21,7 @@ mkdir -p "$systems"
 pids=() mounts=() registered=
 end() {
   [ ${#pids[@]} -eq 0 ] || kill "${pids[@]}" 2>/dev/null || true
+  [ ! -e "$work/gpg" ] || gpgconf --homedir "$work/gpg" --kill all
   [ -z "$registered" ] || echo -1 >/proc/sys/fs/binfmt_misc/qemu-aarch64
   for ((i = ${#mounts[@]} - 1; i >= 0; i--)); do umount "${mounts[i]}" || umount -l "${mounts[i]}"; done
   rm -rf "$work"
@@ -128,6 +129,13 @@ programs() { # ARCHITECTURE COMPILER MACHINE: NVIDIA's lister of GPUs as Debian 
     linked=(-I shim/include -L "$smi/lib/scuda" -l:libcuda.so.1 -Wl,--allow-shlib-undefined) &&
     "$2" -O2 -o "$folder/julia" examples/julia/julia.c "${linked[@]}" &&
     "$2" -std=gnu11 -O2 -o "$folder/bystander" e2e/programs/bystander.c "${linked[@]}" -lm -lpthread
+}
+
+source_for_apt() { # ARCHITECTURE: signed with a key of this test
+  export GNUPGHOME=$work/gpg
+  [ -e "$GNUPGHOME" ] || { mkdir -m 700 "$GNUPGHOME" && gpg --batch --quiet --passphrase '' --quick-generate-key \
+    test@example.com ed25519 sign never; } || return
+  SCUDA_APT_KEY=test@example.com deploy/apt.sh "$release" "$work/programs-$1/apt"
 }
 
 uses() { # how scuda is called in the clean system
@@ -263,6 +271,21 @@ try() { # SYSTEM
     'test -x "$(sed -n "s/^ExecStart=\([^ ]*\).*/\1/p" /usr/lib/systemd/system/scuda.service)"'
   [ "$arch" = arm64 ] || upgrade_and_back "$arch" # no GPU is simulated fast enough there
   step "apt purge" in_root apt-get purge -y scuda-server scuda-client
+  step "nothing is left" nothing_left
+  stale
+
+  part "Debian packages, from an apt source"
+  [ -e "$work/programs-$arch/apt" ] || step "the source" source_for_apt "$arch"
+  fresh "$1"
+  list >"$work/before"
+  local only=(-o Dir::Etc::sourcelist=/etc/apt/sources.list.d/scuda.list -o Dir::Etc::sourceparts=-) # no mirror's
+  echo "deb [signed-by=/programs/apt/scuda.asc] file:/programs/apt stable main" \
+    >"$root/etc/apt/sources.list.d/scuda.list"
+  step "apt update" says 'stable InRelease' in_root apt-get "${only[@]}" --error-on=any update
+  step "apt install scuda-client" in_root apt-get "${only[@]}" install -y --no-install-recommends scuda-client
+  uses scuda
+  step "apt purge" in_root apt-get purge -y scuda-client
+  rm "$root/etc/apt/sources.list.d/scuda.list"
   step "nothing is left" nothing_left
   stale
 
