@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A supervisor may be killed, and another be started in its place, while its sessions go on. What they need of it lies
@@ -25,6 +27,7 @@ const KeepTime = time.Minute
 // keeper has the workers of one supervisor after the other.
 type keeper struct {
 	keeps bool // those with descriptors outlive their supervisor
+	most  int  // workers
 	time  time.Duration
 	log   *slog.Logger
 
@@ -45,8 +48,22 @@ type ward struct {
 }
 
 func newKeeper(keeps bool, log *slog.Logger) *keeper {
-	return &keeper{keeps: keeps, time: KeepTime, log: log, workers: make(map[uint64]*ward)}
+	return &keeper{keeps: keeps, most: mostOf(unix.Getrlimit), time: KeepTime, log: log,
+		workers: make(map[uint64]*ward)}
 }
+
+// mostOf is how many workers one spawner may have: each takes what is kept of it, its process, and two more while it
+// starts. Without descriptors the spawner would lose its supervisor, and the sessions with that.
+func mostOf(limit func(int, *unix.Rlimit) error) int {
+	var r unix.Rlimit
+	if limit(unix.RLIMIT_NOFILE, &r) != nil {
+		return mostWorkers
+	}
+	return int(max(1, min(mostWorkers, (r.Cur-min(r.Cur, ownFiles))/(KeptFiles+3))))
+}
+
+// ownFiles are descriptors of the spawner's own, at most.
+const ownFiles = 64
 
 // welcome gives a new supervisor what is kept, and it hears of workers from then on. Who is another user gets nothing.
 func (k *keeper) welcome(l line, uid uint32) error {
@@ -165,7 +182,7 @@ func (k *keeper) full(id uint64) (full, twice bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, twice = k.workers[id]
-	return len(k.workers) >= mostWorkers, twice
+	return len(k.workers) >= k.most, twice
 }
 
 // farewell is a supervisor's last word: nobody comes after it.

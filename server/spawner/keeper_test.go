@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -223,6 +224,33 @@ func TestChildKeepsNothing(t *testing.T) {
 		t.Errorf("%d are kept", len(second.kept))
 	}
 	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A spawner has no more workers than it has descriptors for.
+func TestDescriptorsOfKeeper(t *testing.T) {
+	for cur, want := range map[uint64]int{0: 1, 1024: 120, 65536: 8184, 1 << 40: mostWorkers} {
+		got := mostOf(func(_ int, r *unix.Rlimit) error { r.Cur = cur; return nil })
+		if got != want {
+			t.Errorf("%d workers with %d descriptors, not %d", got, cur, want)
+		}
+	}
+	k := newKeeper(true, quiet)
+	k.most = 1
+	c := keeping(t, k)()
+	w := start(t, c, Order{})
+	line, errs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer line.Close()
+	defer errs.Close()
+	if _, err := c.Start(Order{}, line, errs); err == nil || !strings.Contains(err.Error(), "too many workers") {
+		t.Errorf("one more: %v", err)
+	}
+	w.said()
+	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
 }
