@@ -15,8 +15,8 @@ import (
 // Pages are the pages of a server's workers, as a collector for Prometheus.
 type Pages struct {
 	mu    sync.Mutex
-	live  map[*Shared]struct{}
-	ended Page // sums of those that are gone
+	live  map[*Shared]*Page // with what counts no more, as another supervisor has counted it; nil: nothing
+	ended Page              // sums of those that are gone
 }
 
 // Add makes a page for a new worker; Remove has to follow.
@@ -25,27 +25,28 @@ func (p *Pages) Add() (*Shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.add(s)
+	p.add(s, nil)
 	return s, nil
 }
 
-func (p *Pages) add(s *Shared) {
+func (p *Pages) add(s *Shared, before *Page) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.live == nil {
-		p.live = make(map[*Shared]struct{})
+		p.live = make(map[*Shared]*Page)
 	}
-	p.live[s] = struct{}{}
+	p.live[s] = before
 }
 
 // Adopt takes the page of a worker that another supervisor has started, behind fd, which it takes over; Remove has to
-// follow.
+// follow. What it has counted so far is in the sums of that supervisor, whose readers add up what comes on top of what
+// they had: when counters begin anew they take the first figure as new. So it is not in these sums.
 func (p *Pages) Adopt(fd int) (*Shared, error) {
 	s, err := OpenPage(fd)
 	if err != nil {
 		return nil, err
 	}
-	p.add(s)
+	p.add(s, s.counters())
 	return s, nil
 }
 
@@ -53,11 +54,12 @@ func (p *Pages) Adopt(fd int) (*Shared, error) {
 func (p *Pages) Remove(s *Shared) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	before := p.live[s]
 	delete(p.live, s)
 	for g := firstGauge; int(g) < series; g++ {
 		s.Set(g, 0)
 	}
-	p.ended.add(s.Page)
+	p.ended.include(s, before)
 	s.Close()
 }
 
@@ -97,10 +99,19 @@ func (p *Pages) sum() *Page {
 	defer p.mu.Unlock()
 	total := &Page{}
 	total.add(&p.ended)
-	for s := range p.live {
-		total.add(s.Page)
+	for s, before := range p.live {
+		total.include(s, before)
 	}
 	return total
+}
+
+// include adds up what a worker has counted for this supervisor.
+func (p *Page) include(s *Shared, before *Page) {
+	if before == nil {
+		p.add(s.Page)
+	} else {
+		p.addSince(before, s.Page)
+	}
 }
 
 // descriptions of what pages hold.

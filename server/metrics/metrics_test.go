@@ -229,3 +229,49 @@ func BenchmarkCall(b *testing.B) {
 		p.Call(class.Launch)
 	}
 }
+
+// Of a worker that another supervisor has started counts what it does from then on, while it runs and afterwards, and
+// its gauges as they are.
+func TestAdoptedPages(t *testing.T) {
+	before, after := sample(), sample()
+	first, err := before.Pages.Add()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(first.FD)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func() {
+		first.Call(class.Launch)
+		first.Add(ReceivedTCP, 10)
+		first.Error(700)
+		first.Observe(QueueWait, 1500)
+	}
+	count()
+	first.Set(QueueBytes, 7)
+	second, err := after.Pages.Adopt(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(times, gauge uint64) {
+		t.Helper()
+		sum := after.Pages.sum()
+		if sum.Calls() != times || sum.Value(ReceivedTCP) != 10*times || sum.errors[700].Load() != times ||
+			sum.histograms[QueueWait].sum.Load() != 1500*times || sum.Value(QueueBytes) != gauge {
+			t.Errorf("%d calls, %d bytes, a gauge of %d; want %d times", sum.Calls(), sum.Value(ReceivedTCP),
+				sum.Value(QueueBytes), times)
+		}
+	}
+	check(0, 7)
+	count()
+	first.Set(QueueBytes, 3)
+	check(1, 3)
+	if calls := after.Pages.Glance(second).Calls; calls != 2 {
+		t.Errorf("the session has made %d calls", calls)
+	}
+	count()
+	after.Pages.Remove(second)
+	check(2, 0)
+	before.Pages.Remove(first)
+}

@@ -94,6 +94,27 @@ func (p *Page) add(o *Page) {
 	}
 }
 
+// addSince does so with what they have come to since before.
+func (p *Page) addSince(before, o *Page) {
+	from, to, less := o.words(), p.words(), before.words()
+	for i := range from {
+		n := from[i].Load()
+		if n -= min(n, less[i].Load()); n != 0 { // they do not go back, but a worker that was taken over may write anything
+			to[i].Add(n)
+		}
+	}
+}
+
+// counters is what has been counted so far, without the gauges.
+func (p *Page) counters() *Page {
+	c := &Page{}
+	c.add(p)
+	for g := firstGauge; int(g) < series; g++ {
+		c.Set(g, 0)
+	}
+	return c
+}
+
 // Shared is a page in shared memory, with what the worker and its supervisor tell each other about turns. FD is for the
 // other process; Close gives the memory back, after which neither must be used.
 type Shared struct {
