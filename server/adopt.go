@@ -51,8 +51,8 @@ type heir struct {
 	p             *process
 	place         place
 	leaveInstance func()
-	first         []*handoff.Message // that its worker shares
-	reason        error              // why it ends
+	shares        int   // that its worker has told of
+	reason        error // why it ends
 }
 
 // keepSession has the spawner keep a session, if it does such things.
@@ -103,17 +103,10 @@ func adopt(s *supervisor, workers []spawner.Kept) {
 			continue
 		}
 		heirs[i] = h
-		all.Go(func() { h.reason = h.greet() })
+		all.Go(func() { h.reason = h.greet(s) })
 	}
-	all.Wait()
+	all.Wait() // nobody asks for what is shared before all of it is there
 	heirs = slices.DeleteFunc(heirs, func(h *heir) bool { return h == nil })
-	for _, h := range heirs {
-		for _, m := range h.first {
-			if err := s.shares.putAgain(h.p, m); err != nil {
-				s.log.Warn("what a session shared is lost", "session", h.id, "error", err)
-			}
-		}
-	}
 	for _, h := range heirs {
 		succeed(s, h)
 	}
@@ -122,8 +115,8 @@ func adopt(s *supervisor, workers []spawner.Kept) {
 	}
 }
 
-// errContract is a worker of another release.
-var errContract = errors.New("its worker is of another release, whose messages this one does not know")
+// errUnknown is a session of which its client has not heard. It opens another one.
+var errUnknown = errors.New("its client has not heard of it")
 
 // inherit makes a session and a process of what was kept.
 func inherit(s *supervisor, k *spawner.Kept) (*heir, error) {
@@ -137,9 +130,16 @@ func inherit(s *supervisor, k *spawner.Kept) (*heir, error) {
 		}
 	}
 	kept, info, err := openRecord(fds[keptRecord])
-	if err == nil && info.Contract != contract {
-		s.sessions.bury(remembered(kept, info), "the server was upgraded, and sessions of the release before cannot go on")
-		err = errContract
+	switch {
+	case errors.Is(err, errContract):
+		x := remembered(kept, info)
+		x.record = nil
+		if !kept.now.Meter.From.IsZero() {
+			s.record(x.meter, x, metrics.EndKilled)
+		}
+		s.sessions.bury(x, "the server was upgraded, and sessions of the release before cannot go on")
+	case err == nil && !kept.now.Welcomed:
+		err = errUnknown
 	}
 	if err != nil {
 		closeAll(0)
@@ -220,7 +220,7 @@ func remembered(kept *record, info *sessionRecord) *session {
 		client: client{info.Host, info.Address, info.PID, info.Command, info.User},
 		who:    bearer{tenant.Known(info.Tenant, info.Credential), info.Lease}, terms: info.Terms, tickets: info.Tickets,
 		grace: info.Grace, opened: info.Opened, quota: info.Quota, gone: make(chan struct{}), record: kept,
-		used: kept.now.Used, epochs: kept.now.Epochs, meter: usage.Resume(kept.now.Meter)}
+		used: kept.now.Used, epochs: kept.now.Epochs, meter: usage.Resume(kept.now.Meter), spent: spent{all: kept.now.Spent}}
 	if x.used == nil {
 		x.used = make(map[string]bool)
 	}
@@ -230,8 +230,9 @@ func remembered(kept *record, info *sessionRecord) *session {
 	return x
 }
 
-// greet tells a worker that it has another supervisor, and reads what the one before had not.
-func (h *heir) greet() error {
+// greet tells a worker that it has another supervisor, and reads what the one before had not. What the worker shares is
+// counted at once: nobody may have so much of it that others find no descriptors.
+func (h *heir) greet(s *supervisor) error {
 	sent := h.p.line.Send(msgAdopt, struct{}{}, -1) // one that has ended may have left word
 	h.p.line.Within(adoptLimit)
 	defer h.p.line.Within(0)
@@ -246,8 +247,11 @@ func (h *heir) greet() error {
 			return nil
 		case msgShare: // those that it had asked for are void
 			var info shareInfo
-			if m.Decode(&info) == nil && info.Request == 0 && len(h.first) < maxShares+executor.MaxValues {
-				h.first = append(h.first, m)
+			if m.Decode(&info) == nil && info.Request == 0 && h.shares < maxShares+executor.MaxValues {
+				h.shares++
+				if err := s.shares.putAgain(h.p, m); err != nil {
+					s.log.Warn("what a session shared is lost", "session", h.id, "error", err)
+				}
 				continue
 			}
 		case msgEnded:

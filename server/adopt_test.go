@@ -1,6 +1,8 @@
 package server
 
 import (
+	"errors"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -112,7 +114,11 @@ func TestRecordHasRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.close()
-	c := changing{Used: map[string]bool{}, Epochs: map[uint32]uint64{}}
+	used := usage.Used{Seconds: -math.MaxFloat64, GPU: -math.MaxFloat64, Memory: -math.MaxFloat64, Turn: -math.MaxFloat64,
+		Waited: -math.MaxFloat64, ToDevice: math.MaxUint64, ToHost: math.MaxUint64, Calls: math.MaxUint64}
+	c := changing{Used: map[string]bool{}, Epochs: map[uint32]uint64{}, Spent: used,
+		Meter: usage.State{Used: used, Before: usage.Sample{Memory: math.MaxUint64, ToDevice: math.MaxUint64,
+			ToHost: math.MaxUint64, Calls: math.MaxUint64, Turn: math.MaxInt64, Waited: math.MaxInt64, Taken: math.MaxInt64}}}
 	for kind, n := range tickets {
 		for i := range min(n, 64) {
 			c.Used[kind+" "+string(rune('0'+i%10))+string(rune('0'+i/10))] = true
@@ -124,5 +130,35 @@ func TestRecordHasRoom(t *testing.T) {
 	r.now = c
 	if err := r.write(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is no record is refused, and of one of another release is read whose session it is.
+func TestRecordsOfOthers(t *testing.T) {
+	unsealed, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(unsealed)
+	text := func(page, info string) int {
+		b := append(append([]byte(page), make([]byte, recordPage-len(page))...), info...)
+		return memoryWith(t, int64(len(b)), b)
+	}
+	for name, fd := range map[string]int{
+		"unsealed": unsealed, "nothing": memoryWith(t, recordPage, nil), "huge": memoryWith(t, maxRecord+1, nil),
+		"empty": text("", "{}"), "cut off": text("{}", `{"Contract":"`+contract+`","ID":"a`),
+		"no page":    text("{", `{"Contract":"`+contract+`","ID":"a"}`),
+		"of nobody":  text("{}", `{"Contract":"`+contract+`"}`),
+		"of no kind": text("{}", `{"ID":"a"}`),
+		"mistyped":   text("{}", `{"Contract":"`+contract+`","ID":"a","Grace":"a minute"}`),
+	} {
+		if _, info, err := openRecord(fd); err == nil || errors.Is(err, errContract) {
+			t.Errorf("%s: %+v, %v", name, info, err)
+		}
+	}
+	fd := text(`{"Meter":7}`, `{"Contract":"other","Grace":"a minute","ID":"a","Secret":"s","Tenant":"alice","New":[]}`)
+	_, info, err := openRecord(fd)
+	if !errors.Is(err, errContract) || info.ID != "a" || info.Secret != "s" || info.Tenant != "alice" {
+		t.Errorf("%+v, %v", info, err)
 	}
 }

@@ -36,6 +36,10 @@ func TestMain(m *testing.M) {
 		err = spawner.Inherited(context.Background(), args[3])
 	case args[1] == "worker" && mode == "":
 		err = Worker(context.Background())
+	case args[1] == "keeper":
+		err = keep(args[2])
+	case args[1] == "supervisor":
+		err = supervise(args[2])
 	case mode == "":
 		goleak.VerifyTestMain(m)
 		return
@@ -160,6 +164,7 @@ type link struct {
 	welcome *transport.Welcome
 	notices []string
 	seq     uint64
+	heard   uint64 // bytes of its stream, where it has records
 }
 
 func (s *testServer) dial(h *transport.Hello) (*link, error) {

@@ -76,7 +76,8 @@ func (s *supervisor) meter(x *session) (over func(how string)) {
 				if now.Sub(m.Since()) >= recordEvery {
 					s.record(m, x, "")
 				}
-				x.record.update(func(c *changing) { c.Meter = m.State() })
+				all, _ := x.spent.look()
+				x.record.update(func(c *changing) { c.Meter, c.Spent = m.State(), all })
 			case <-x.proc.exited:
 				return
 			}

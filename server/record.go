@@ -38,6 +38,10 @@ type changing struct {
 	Used   map[string]bool   // tickets
 	Epochs map[uint32]uint64 // sockets that its connections have had
 	Meter  usage.State
+	Spent  usage.Used // since its beginning
+
+	// The client has heard that the session is open, or is just about to. Without that nobody has a session.
+	Welcomed bool
 }
 
 // sessionRecord is what does not.
@@ -129,7 +133,11 @@ func (r *record) close() {
 	}
 }
 
-// openRecord reads a record that a supervisor before this one has written.
+// errContract is a worker of another release.
+var errContract = errors.New("its worker is of another release, whose messages this one does not know")
+
+// openRecord reads a record that a supervisor before this one has written. If that was of another release, what can be
+// read of it comes with errContract: whose session it is says every release in the same way.
 func openRecord(fd int) (*record, *sessionRecord, error) {
 	size, err := memfd.Fixed(fd)
 	if err == nil && (size <= recordPage || size > maxRecord) {
@@ -142,10 +150,17 @@ func openRecord(fd int) (*record, *sessionRecord, error) {
 	}
 	of, r := &record{fd: fd}, &sessionRecord{}
 	if err == nil {
-		err = json.Unmarshal(bytes.TrimRight(all[:recordPage], "\x00"), &of.now)
+		changes := json.Unmarshal(bytes.TrimRight(all[:recordPage], "\x00"), &of.now)
+		err = errors.Join(json.Unmarshal(all[recordPage:], r), changes)
+		if r.Contract != contract && r.Contract != "" && r.ID != "" { // whatever else is of another form
+			if changes != nil {
+				of.now = changing{}
+			}
+			return of, r, errContract
+		}
 	}
-	if err == nil {
-		err = json.Unmarshal(all[recordPage:], r)
+	if err == nil && (r.Contract == "" || r.ID == "") {
+		err = errors.New("it does not say of which session")
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("what was noted of a session: %w", err)

@@ -162,6 +162,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	case err = <-broken: // before it ever worked: the operator has to act
 		return fmt.Errorf("%w: %w", ErrNoWorker, err)
 	case <-ctx.Done():
+		house.bye()
 		return nil
 	}
 	facts := s.facts.Load()

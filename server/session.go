@@ -482,6 +482,7 @@ func (s *supervisor) serveSession(
 	log.Info("session opened", "profile", p.profile.String())
 	attend(s, x, log, kind, leave, func() {
 		if !nvml {
+			x.record.update(func(c *changing) { c.Welcomed = true })
 			_ = c.SetWriteDeadline(time.Now().Add(transport.PrefaceTimeout))
 			if _, err := transport.Socket(c.peer).Write(welcome); err != nil {
 				log.Info("the client went away during the handshake", "error", err)

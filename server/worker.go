@@ -325,6 +325,7 @@ func (w *worker) listen() {
 				os.Exit(0)
 			}
 			w.log.Error("the server process is gone; its sessions end")
+			w.leaveWord()
 			os.Exit(1)
 		}
 		switch m.Type {
@@ -371,6 +372,17 @@ func (w *worker) listen() {
 			}
 		}
 	}
+}
+
+// leaveWord tells the client of a session why that ends. The client has a moment to read it: what is on its way is lost
+// with a connection that ends with something unread.
+func (w *worker) leaveWord() {
+	s := w.session.Load()
+	if s == nil {
+		return
+	}
+	go s.Notice("the server process is gone, and nobody has taken its sessions over; this one ends")
+	time.Sleep(farewell)
 }
 
 // adopted tells another supervisor what it has to know, and asks it nothing until it is ready.

@@ -211,15 +211,17 @@ func (k *keeper) drop() {
 	}
 }
 
-// left is called when a supervisor is gone. Workers that nobody needs are ended, and the others when no supervisor
-// comes. It returns when those are gone that end: the next supervisor finds their memory free.
+// partTime is how long a worker that ends with its supervisor may take to tell its client why.
+const partTime = time.Second
+
+// left is called when a supervisor is gone. Workers that nobody needs end, and the others when no supervisor comes. It
+// returns when those are gone that end: the next supervisor finds their memory free.
 func (k *keeper) left() {
 	k.mu.Lock()
 	k.line = nil
 	var ends []*ward
 	for id, w := range k.workers {
 		if len(w.files) == 0 {
-			_ = w.Kill()
 			k.forget(id, w)
 			ends = append(ends, w)
 		}
@@ -229,6 +231,12 @@ func (k *keeper) left() {
 		k.late = time.AfterFunc(k.time, k.giveUp)
 	}
 	k.mu.Unlock()
+	late := time.AfterFunc(partTime, func() { // they end with their lines, unless they hang or were taken over
+		for _, w := range ends {
+			_ = w.Kill()
+		}
+	})
+	defer late.Stop()
 	for _, w := range ends {
 		_ = w.Wait()
 	}
