@@ -66,6 +66,7 @@ SPEED := perf/results/2026-11-22-h200-speed.json
 SHOT := chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=920,1020 --screenshot
 pictures: build needs-test ## make the pictures of the documents anew: the recorded demonstration, the reports
 	$(call step,the demonstration,$(GO) run ./examples/picture -o docs/demo.svg build/scuda demo)
+	$(call step,the first steps of a new user,./examples/picture/install.sh docs/install.svg)
 	$(call step,the chart of the README,$(GO) run ./perf/bench/table)
 	$(call step,the report,build/scuda perf report $(SPEED) --html build/report-h200.html && \
 	$(SHOT)=docs/perf-report.png build/report-h200.html)

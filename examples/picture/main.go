@@ -1,7 +1,9 @@
 // Command picture records a program in a terminal of its own and writes what it showed as an animated picture (SVG),
-// which is played faster than it was. `make pictures` calls it; no service is needed.
+// which is played faster than it was. With -shell each argument is a line that a shell carries out, one after the other
+// on the same terminal. `make pictures` calls it; no service is needed.
 //
 //	go run ./examples/picture -o docs/demo.svg build/scuda demo
+//	go run ./examples/picture -o docs/install.svg -shell "sh install.sh --from release" "scuda login gpu1"
 package main
 
 import (
@@ -27,23 +29,41 @@ const (
 func main() {
 	out := flag.String("o", "", "`FILE` to write")
 	length := flag.Duration("length", 9*time.Second, "play the recording in this `TIME`")
+	shell := flag.Bool("shell", false, "each argument is a line for sh")
 	flag.Parse()
-	if err := run(*out, *length, flag.Args()); err != nil {
+	if err := run(*out, *length, *shell, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "picture:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out string, length time.Duration, argv []string) error {
+// take is a command and what it wrote.
+type take struct {
+	command string
+	parts   []part
+}
+
+func run(out string, length time.Duration, shell bool, argv []string) error {
 	if out == "" || len(argv) == 0 {
-		return errors.New("usage: picture -o FILE PROGRAM [ARG...]")
+		return errors.New("usage: picture -o FILE PROGRAM [ARG...] | picture -o FILE -shell LINE [LINE...]")
 	}
-	parts, err := record(argv)
-	if err != nil {
-		return err
+	var takes []take
+	if !shell {
+		parts, err := record(argv)
+		if err != nil {
+			return err
+		}
+		takes = []take{{strings.Join(append([]string{filepath.Base(argv[0])}, argv[1:]...), " "), parts}}
+	} else {
+		for _, line := range argv {
+			parts, err := record([]string{"sh", "-c", line})
+			if err != nil {
+				return fmt.Errorf("%s: %w: %v", line, err, parts)
+			}
+			takes = append(takes, take{line, parts})
+		}
 	}
-	command := strings.Join(append([]string{filepath.Base(argv[0])}, argv[1:]...), " ")
-	return os.WriteFile(out, []byte(Animate(command, parts, length)), 0o644)
+	return os.WriteFile(out, []byte(Animate(takes, length)), 0o644)
 }
 
 // part is something that the program wrote, and when.

@@ -54,8 +54,8 @@ func wellFormed(t *testing.T, picture string) {
 }
 
 func TestAnimate(t *testing.T) {
-	picture := Animate("scuda <demo>", []part{{time.Second, "first\r\n"}, {30 * time.Second, "\x1b[1A\rthen & █▄\r\n"}},
-		10*time.Second)
+	picture := Animate([]take{{"scuda <demo>", []part{{time.Second, "first\r\n"},
+		{30 * time.Second, "\x1b[1A\rthen & █▄\r\n"}}}}, 10*time.Second)
 	wellFormed(t, picture)
 	for _, want := range []string{"30 seconds, played 3.0 times as fast", "$ scuda &lt;demo&gt;</text>", ">first</text>",
 		`values="none;inline" keyTimes="0;0.7368"/><text x="16.0"`, "then &amp;</text>", "v-18.00h8.4v18.00z", "v-9.00h8.4"} {
@@ -68,16 +68,44 @@ func TestAnimate(t *testing.T) {
 	}
 }
 
-// What the README shows is a picture as this program makes it, of a run that ended well.
-func TestPicture(t *testing.T) {
-	b, err := os.ReadFile("../../docs/demo.svg")
-	if err != nil {
-		t.Fatal(err)
+// Commands follow on each other, each with a prompt, and below what the one before wrote.
+func TestAnimateSeveral(t *testing.T) {
+	picture := Animate([]take{{"one", []part{{time.Second, "first\r\n"}}}, {"two", nil},
+		{"three", []part{{2 * time.Second, "second\r\n"}}}}, 10*time.Second)
+	wellFormed(t, picture)
+	// The lines: prompt, answer, prompt, prompt, answer. Each command is typed for 1.2 s.
+	for _, want := range []string{">3.0 seconds</text>", "one; two; three: a recording, 3.0 seconds",
+		`keyTimes="0;0.2075"/><text x="16.0" y="82.0" textLength="42.0" lengthAdjust="spacingAndGlyphs">first</text>`,
+		`y="136.0" textLength="50.4" lengthAdjust="spacingAndGlyphs">second</text>`} {
+		if !strings.Contains(picture, want) {
+			t.Errorf("%q is not in\n%s", want, picture)
+		}
 	}
-	wellFormed(t, string(b))
-	if text := string(b); len(b) > 1<<20 || !strings.Contains(text, "The loss fell from") ||
-		!strings.Contains(text, "$ scuda demo</text>") {
-		t.Errorf("%d bytes", len(b))
+	if strings.Count(picture, `display="inline"`) != 5 {
+		t.Errorf("at the end not all of it is seen:\n%s", picture)
+	}
+}
+
+// What the README and the page on installing show are pictures as this program makes them, of runs that ended well.
+func TestPicture(t *testing.T) {
+	for name, words := range map[string][]string{
+		"demo.svg": {"$ scuda demo</text>", "The loss fell from"},
+		"install.svg": {"$ sh release/install.sh --from release", "SHA256SUMS is signed with",
+			"$ scuda login gpu1 --token-file token", "GPU 0: scuda simulated GPU", "640×400 pixels computed on"},
+	} {
+		b, err := os.ReadFile("../../docs/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wellFormed(t, string(b))
+		if len(b) > 1<<20 {
+			t.Errorf("%s has %d bytes", name, len(b))
+		}
+		for _, want := range words {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("%s does not show %q", name, want)
+			}
+		}
 	}
 }
 

@@ -21,14 +21,17 @@ type span struct {
 	from, to time.Duration
 }
 
-// Animate makes the picture: the command is typed, what it wrote is played in length, and its end stands for a while.
-func Animate(command string, parts []part, length time.Duration) string {
+// Animate makes the picture: commands are typed, what they wrote is played in length, and the end stands for a while.
+func Animate(takes []take, length time.Duration) string {
 	var took time.Duration
-	if len(parts) > 0 {
-		took = parts[len(parts)-1].at
+	var commands []string
+	for _, t := range takes {
+		took += t.took()
+		commands = append(commands, t.command)
 	}
+	command := strings.Join(commands, "; ")
 	faster := max(float64(took)/float64(length), 1)
-	spans, end := play(command, parts, faster)
+	spans, end := play(takes, faster)
 	total := end + holding
 	for i := range spans {
 		if spans[i].to == 0 {
@@ -38,16 +41,15 @@ func Animate(command string, parts []part, length time.Duration) string {
 	width, height := 2*margin+columns*cellX, bar+2*margin+rows*cellY
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="img">
-<title>%s: a recording, played %.1f times as fast as it was</title>
+<title>%s: a recording, %s</title>
 <style>text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;
 fill:#d6deeb;white-space:pre}.c{fill:#7ddc8a}.t{fill:#8a97a8;text-anchor:middle}</style>
 <rect width="100%%" height="100%%" rx="10" fill="#10151c"/>
-`, width, height, width, height, html.EscapeString(command), faster)
+`, width, height, width, height, html.EscapeString(command), pace(took, faster))
 	for i, colour := range []string{"#ff5f57", "#febc2e", "#28c840"} {
 		fmt.Fprintf(&b, `<circle cx="%d" cy="17" r="6" fill="%s"/>`+"\n", 20+20*i, colour)
 	}
-	fmt.Fprintf(&b, `<text class="t" x="%.0f" y="22">%.0f seconds, played %.1f times as fast</text>`+"\n", width/2,
-		took.Seconds(), faster)
+	fmt.Fprintf(&b, `<text class="t" x="%.0f" y="22">%s</text>`+"\n", width/2, pace(took, faster))
 	for _, s := range spans {
 		s.write(&b, total)
 	}
@@ -55,8 +57,22 @@ fill:#d6deeb;white-space:pre}.c{fill:#7ddc8a}.t{fill:#8a97a8;text-anchor:middle}
 	return b.String()
 }
 
+func (t take) took() time.Duration {
+	if len(t.parts) == 0 {
+		return 0
+	}
+	return t.parts[len(t.parts)-1].at
+}
+
+func pace(took time.Duration, faster float64) string {
+	if faster == 1 {
+		return fmt.Sprintf("%.1f seconds", took.Seconds())
+	}
+	return fmt.Sprintf("%.0f seconds, played %.1f times as fast", took.Seconds(), faster)
+}
+
 // play gives the lines of the screen by time.
-func play(command string, parts []part, faster float64) (spans []span, end time.Duration) {
+func play(takes []take, faster float64) (spans []span, end time.Duration) {
 	var s screen
 	open := map[int]int{} // the span of a row that is shown
 	show := func(at time.Duration) {
@@ -77,21 +93,26 @@ func play(command string, parts []part, faster float64) (spans []span, end time.
 			spans = append(spans, span{row: row, line: slices.Clone(line), from: at})
 		}
 	}
-	s.write("$ ")
-	show(0)
-	letters := []rune(command)
-	for i, r := range letters {
-		s.write(string(r))
-		show(typing / 2 * time.Duration(i+1) / time.Duration(len(letters)))
-	}
-	s.write("\r\n")
-	last := typing
-	for i, p := range parts {
-		s.write(p.text)
-		at := typing + time.Duration(float64(p.at)/faster)
-		if at-last >= frame || i == len(parts)-1 {
-			last = max(at, last)
-			show(last)
+	var last time.Duration
+	for _, t := range takes {
+		began := last
+		s.write("$ ")
+		show(began)
+		letters := []rune(t.command)
+		for i, r := range letters {
+			s.write(string(r))
+			show(began + typing/2*time.Duration(i+1)/time.Duration(len(letters)))
+		}
+		s.write("\r\n")
+		began += typing
+		last = began
+		for i, p := range t.parts {
+			s.write(p.text)
+			at := began + time.Duration(float64(p.at)/faster)
+			if at-last >= frame || i == len(t.parts)-1 {
+				last = max(at, last)
+				show(last)
+			}
 		}
 	}
 	return spans, last
