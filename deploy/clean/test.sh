@@ -329,6 +329,7 @@ image() { # builds what the images have, of what .dockerignore lets through
 }
 try_image() {
   echo "== what the container images have, on bookworm-amd64"
+  system=bookworm-amd64 now="Container image"
   step "the build" image
   fresh bookworm-amd64
   cp -r "$work/image/." "$root/usr/"
