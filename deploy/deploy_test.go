@@ -13,12 +13,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.yaml.in/yaml/v3"
 
 	"scuda.dev/scuda/ebpf/exporter"
 	"scuda.dev/scuda/server/metrics"
@@ -52,6 +55,50 @@ func command(t *testing.T, dir, name string, args ...string) string {
 func TestRules(t *testing.T) {
 	command(t, "prometheus", "promtool", "check", "config", "prometheus.yml")
 	command(t, "prometheus", "promtool", "test", "rules", "scuda.rules_test.yml")
+}
+
+// TestCollector: the OpenTelemetry collector's example takes what Prometheus's takes. No
+// collector is at hand to read it.
+func TestCollector(t *testing.T) {
+	type jobs []struct {
+		Name   string                       `yaml:"job_name"`
+		Static []struct{ Targets []string } `yaml:"static_configs"`
+	}
+	var plain struct {
+		Jobs jobs `yaml:"scrape_configs"`
+	}
+	var collector struct {
+		Receivers struct {
+			Prometheus struct {
+				Config struct {
+					Jobs jobs `yaml:"scrape_configs"`
+				}
+			}
+		}
+		Exporters map[string]any
+		Service   struct {
+			Pipelines map[string]struct{ Receivers, Exporters []string }
+		}
+	}
+	for name, to := range map[string]any{"prometheus.yml": &plain, "otel-collector.yaml": &collector} {
+		b, err := os.ReadFile(filepath.Join("prometheus", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(b, to); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	ours, theirs := collector.Receivers.Prometheus.Config.Jobs, plain.Jobs
+	if len(ours) != 1 || len(theirs) != 1 || ours[0].Name != theirs[0].Name ||
+		!reflect.DeepEqual(ours[0].Static, theirs[0].Static) {
+		t.Errorf("the collector takes %+v, Prometheus %+v", ours, theirs)
+	}
+	way := collector.Service.Pipelines["metrics"]
+	if !slices.Equal(way.Receivers, []string{"prometheus"}) || len(way.Exporters) != 1 ||
+		collector.Exporters[way.Exporters[0]] == nil {
+		t.Errorf("the figures go %+v", way)
+	}
 }
 
 func TestUnits(t *testing.T) {
