@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -123,4 +125,32 @@ func TestSessionsTakenOver(t *testing.T) {
 	eventually(t, patience, "the session is over", func() bool { return k.closed() > 0 })
 	second.signal(syscall.SIGTERM)
 	second.wait(patience)
+}
+
+// What the server asks of a program goes on: host functions that wait while the server is killed, and faults of unified
+// memory. A session of NVML is made anew, in which the program's questions are asked again.
+func TestProgramsAreAskedAfterwards(t *testing.T) {
+	k := serveKept(t)
+	smi := start(t, k.env(), program("smi"))
+	lines := func() int { return strings.Count(smi.out.String(), "\n") }
+	c := start(t, k.env(), program("kept"), kernels)
+	for n := range 3 {
+		c.await(c.out, fmt.Sprintf("^round %d waits$", n))
+		before := lines()
+		eventually(t, patience, "NVML answers", func() bool { return lines() > before })
+		k.kill(t)
+		k.again(t)
+		if _, err := io.WriteString(c.stdin, "go on\n"); err != nil {
+			t.Fatal(err)
+		}
+		c.await(c.out, fmt.Sprintf("^round %d is over$", n))
+		before = lines()
+		eventually(t, patience, "NVML answers again", func() bool { return lines() > before })
+	}
+	for _, p := range []*process{c, smi} {
+		p.stdin.Close()
+		if code := p.wait(patience); code != 0 {
+			t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+		}
+	}
 }
