@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -35,8 +34,11 @@ const (
 	msgGo      = "go"
 )
 
-// adoptLimit is how long a worker may take to answer.
-const adoptLimit = 20 * time.Second
+// adoptLimit is how long a worker may take to answer, and adoptPatience for how long of that all others wait for it.
+const (
+	adoptLimit    = time.Minute
+	adoptPatience = 5 * time.Second
+)
 
 // placeRecord is a place as it is noted.
 type placeRecord struct {
@@ -53,6 +55,7 @@ type heir struct {
 	leaveInstance func()
 	shares        int   // that its worker has told of
 	reason        error // why it ends
+	ready         func()
 }
 
 // keepSession has the spawner keep a session, if it does such things.
@@ -90,10 +93,10 @@ func keepSession(s *supervisor, x *session, mine place) error {
 	return nil
 }
 
-// adopt takes over the sessions of the supervisor before this one. It returns when all of them go on.
+// adopt takes over the sessions of the supervisor before this one. It returns when all of them go on, but for those
+// whose workers are late: they hold nobody up, and what they share is there when they have answered.
 func adopt(s *supervisor, workers []spawner.Kept) {
-	heirs := make([]*heir, len(workers))
-	var all sync.WaitGroup
+	var heirs []*heir
 	for i := range workers {
 		h, err := inherit(s, &workers[i])
 		if err != nil {
@@ -102,14 +105,27 @@ func adopt(s *supervisor, workers []spawner.Kept) {
 			workers[i].Close()
 			continue
 		}
-		heirs[i] = h
-		all.Go(func() { h.reason = h.greet(s) })
+		h.enter(s)
+		heirs = append(heirs, h)
 	}
-	all.Wait() // nobody asks for what is shared before all of it is there
-	heirs = slices.DeleteFunc(heirs, func(h *heir) bool { return h == nil })
+	var all sync.WaitGroup // nobody asks for what is shared before all of it is there
+	all.Add(len(heirs))
 	for _, h := range heirs {
-		succeed(s, h)
+		h.ready = sync.OnceFunc(all.Done)
+		late := time.AfterFunc(adoptPatience, func() {
+			s.log.Warn("a session's worker is slow to answer its new server; the others go on", "session", h.id,
+				"worker", h.p.pid())
+			h.ready()
+		})
+		s.handlers.Go(func() {
+			h.reason = h.greet(s)
+			late.Stop()
+			h.ready()
+			all.Wait()
+			succeed(s, h)
+		})
 	}
+	all.Wait()
 	if len(heirs) > 0 {
 		s.log.Info("took over the sessions of the server before", "sessions", len(heirs))
 	}
@@ -261,37 +277,39 @@ func (h *heir) greet(s *supervisor) error {
 	}
 }
 
-// succeed lets a session go on.
+// enter gives a session its place, and lets it be found.
+func (h *heir) enter(s *supervisor) {
+	s.waiting.takeOver(h.place)
+	h.p.slot.Tell(0) // what the supervisor before has said holds no more
+	who, rights := s.turnsOf(h.who, h.terms)
+	s.turns.join(h.p, who, &rights)
+	s.sessions.add(h.session)
+}
+
+// succeed lets a session go on, and returns when it is over.
 func succeed(s *supervisor, h *heir) {
 	x, p := h.session, h.p
 	log := s.log.With("session", x.id, "worker", p.pid())
 	if x.who.lease != "" {
 		log = log.With("lease", x.who.lease)
 	}
-	s.waiting.takeOver(h.place)
-	p.slot.Tell(0) // what the supervisor before has said holds no more
-	who, rights := s.turnsOf(x.who, x.terms)
-	s.turns.join(p, who, &rights)
-	s.sessions.add(x)
 	began := time.Now()
 	lost := h.reason != nil && !p.clean
 	watch(s, p, func() {})
 	leave := sync.OnceFunc(func() { s.waiting.ended(&waiter{place: h.place, who: x.who}, time.Since(began)) })
-	s.handlers.Go(func() {
-		defer h.leaveInstance()
-		defer x.visit.Leave()
-		defer x.record.close()
-		if g := p.grant.Load(); g.images != nil {
-			defer g.images.Close()
+	defer h.leaveInstance()
+	defer x.visit.Leave()
+	defer x.record.close()
+	if g := p.grant.Load(); g.images != nil {
+		defer g.images.Close()
+	}
+	log.Info("session taken over", "profile", p.profile.String())
+	attend(s, x, log, metrics.KindCUDA, leave, func() {
+		if lost {
+			log.Warn("a session's worker does not answer its new server, and ends", "error", h.reason)
+			p.kill()
+			return
 		}
-		log.Info("session taken over", "profile", p.profile.String())
-		attend(s, x, log, metrics.KindCUDA, leave, func() {
-			if lost {
-				log.Warn("a session's worker does not answer its new server, and ends", "error", h.reason)
-				p.kill()
-				return
-			}
-			_ = p.line.Send(msgGo, struct{}{}, -1) // one that has ended needs no answers
-		})
+		_ = p.line.Send(msgGo, struct{}{}, -1) // one that has ended needs no answers
 	})
 }

@@ -304,6 +304,10 @@ func TestDamagedHeritage(t *testing.T) {
 		t.Fatal(err)
 	}
 	over()
+	k.until("its socket is gone, which the next server makes anew", func() bool {
+		_, err := os.Stat(k.Spawner)
+		return errors.Is(err, os.ErrNotExist)
+	})
 	k.again()
 	k.shown(1)
 	if !good.alive() {
@@ -372,4 +376,29 @@ func TestToldToEndWhileStarting(t *testing.T) {
 	if waited() != 1 {
 		t.Error("the session waits for another server")
 	}
+}
+
+// A worker that is slow to answer keeps nobody from the next server, and its session goes on.
+func TestSlowHeir(t *testing.T) {
+	k := inherited(t, nil)
+	slow, other := k.open(transport.KindCUDA), k.open(transport.KindCUDA)
+	worker := k.workerOf(slow)
+	if err := unix.Kill(worker, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	k.anew()
+	k.logged("is slow to answer its new server")
+	k.shown(2)
+	if !k.open(transport.KindCUDA).alive() || !other.alive() {
+		t.Error("other sessions are held up")
+	}
+	if err := unix.Kill(worker, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if !slow.alive() {
+		t.Error("the session has ended")
+	}
+	k.until("it has all that belongs to a session", func() bool {
+		return strings.Count(k.log.String(), `msg="session taken over"`) == 2
+	})
 }
