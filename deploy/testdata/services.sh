@@ -51,7 +51,12 @@ done
 systemctl restart scuda
 metrics 9836 /tmp/server
 "$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3
+journalctl --sync
+test "$("$scuda/scuda" logs --lines 10000 | grep -c '^listening on')" = 2
+test "$("$scuda/scuda" logs --lines 1 | wc -l)" = 1
 systemctl stop scuda scuda-spawner scuda-exporter
+test "$("$scuda/scuda" logs --since 1h | grep -c '^listening on')" = 2 # of a service that is down
+test -z "$("$scuda/scuda" logs --since 2100-01-01)"
 ! systemctl is-active scuda-spawner
 ! systemctl is-failed scuda scuda-exporter scuda-spawner
 echo services work
