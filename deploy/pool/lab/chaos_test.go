@@ -53,7 +53,7 @@ func TestKilledAllTheTime(t *testing.T) {
 						<-p.has()
 						p.kill(syscall.SIGKILL)
 					}
-					p.end()
+					p.gone()
 					if strings.Contains(p.out.String(), "it has ") {
 						break
 					}
@@ -82,15 +82,15 @@ func TestKilledAllTheTime(t *testing.T) {
 		switch kills % 3 {
 		case 0:
 			l.etcd.kill(syscall.SIGKILL)
-			l.etcd.end()
+			l.etcd.gone()
 			l.start()
 		case 1:
 			m.server.kill(syscall.SIGKILL)
-			m.server.end()
+			m.server.gone()
 			m.start()
 		case 2:
 			m.agent.kill(syscall.SIGKILL)
-			m.agent.end()
+			m.agent.gone()
 			m.announce()
 		}
 	}

@@ -180,8 +180,22 @@ func (p *process) has() <-chan struct{} {
 	return found
 }
 
-// end waits for its end, and gives the status.
+// end waits for its end and that of its output, and gives the status.
 func (p *process) end() int {
+	code := p.gone()
+	for {
+		p.out.mu.Lock()
+		more, done := p.out.more, p.out.done
+		p.out.mu.Unlock()
+		if done {
+			return code
+		}
+		<-more
+	}
+}
+
+// gone waits for its end, and gives the status. Its output goes on where others have it.
+func (p *process) gone() int {
 	<-p.ended
 	return p.cmd.ProcessState.ExitCode()
 }

@@ -207,7 +207,7 @@ func TestEtcdAway(t *testing.T) {
 	p.await("it has ")
 	before := m.leases()
 	l.etcd.kill(syscall.SIGKILL)
-	l.etcd.end()
+	l.etcd.gone()
 	late := l.run("text", nil)
 	if code := late.end(); code != 125 || !strings.Contains(late.out.String(), "the pool's etcd does not answer") {
 		t.Errorf("status %d: %s", code, late.out)
