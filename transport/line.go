@@ -213,11 +213,14 @@ func (l *Line) Send(h MessageHeader, payload []byte) error {
 // Keeps says whether the line can keep data until the peer has received them ([Line.Keep]).
 func (l *Line) Keeps() bool { return l.res != nil }
 
-// Keep sends a message as Send does, with a payload that does not change until back is called.
-func (l *Line) Keep(h MessageHeader, payload []byte, back func(received bool)) error {
+// Keep sends a message as Send does, with a payload that does not change until the loan is over ([Resumable.Keep]).
+func (l *Line) Keep(h MessageHeader, payload []byte, loan Loan) error {
 	h.Len = uint32(len(payload))
-	return l.res.Keep(h.Append(l.head[:0]), payload, padding[:Pad(len(payload))-len(payload)], back)
+	return l.res.Keep(h.Append(l.head[:0]), payload, padding[:Pad(len(payload))-len(payload)], loan)
 }
+
+// Copy gives back early what is kept, where that is worth it ([Resumable.Copy]).
+func (l *Line) Copy() { l.res.Copy() }
 
 // Abandon gives back what is kept. The line has ended.
 func (l *Line) Abandon() {

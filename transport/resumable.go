@@ -34,6 +34,7 @@ type Resumable struct {
 	sending  sync.Mutex
 	out      *resume.Out
 	accepted int // bytes that are kept, and that whoever sends has not been told of
+	timed    timed
 
 	receiving sync.Mutex
 	in        *resume.In
@@ -90,7 +91,8 @@ type Windows struct{ Own, Peer int }
 
 // Windows of a session's connections.
 var (
-	MainWindows = Windows{Own: 1 << 20, Peer: 4 << 20} // as the client sees them
+	// More than bulk.MinTransfer, so that a copy that goes over the main connection need not wait for the peer's word.
+	MainWindows = Windows{Own: 4 << 20, Peer: 4 << 20} // as the client sees them
 	LineWindows = Windows{Own: 4 << 20, Peer: 4 << 20}
 )
 
@@ -207,6 +209,7 @@ func (r *Resumable) makeRoom(n int) error {
 func (r *Resumable) settle() error {
 	peer := r.peer.Load()
 	r.taken.Store(peer)
+	r.timed.note(peer)
 	return r.out.Acknowledged(peer)
 }
 

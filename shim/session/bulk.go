@@ -125,7 +125,7 @@ func (b *transfers) openConns() error {
 	var conns []*bulkConn
 	for _, line := range lines {
 		sent := func(n, _ int) { b.traffic.sent.Add(uint64(n)) }
-		conns = append(conns, &bulkConn{t: b, tcp: bulk.TCP{Line: line, Sent: sent}})
+		conns = append(conns, &bulkConn{t: b, tcp: bulk.TCP{Line: line, Sent: sent, Awaited: true}})
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 )
 
@@ -180,5 +181,69 @@ func TestChunksAllocateNothing(t *testing.T) {
 		in.End(func(bulk.Buffer) {})
 	}); n != 0 {
 		t.Errorf("an arriving chunk allocates %v times", n)
+	}
+}
+
+// copying is a fallback that keeps pieces, and has copies of them as soon as it is asked for.
+type copying struct {
+	immediate
+	kept   []transport.Loan
+	copied int
+	second chan struct{}
+	end    chan error
+}
+
+func (c *copying) Keeps() bool { return true }
+func (c *copying) Keep(_ bulk.Piece, l transport.Loan) error {
+	c.kept = append(c.kept, l)
+	if len(c.kept) == 2 {
+		c.second <- struct{}{}
+		return <-c.end
+	}
+	return nil
+}
+
+func (c *copying) Copy() {
+	for ; c.copied < len(c.kept); c.copied++ {
+		c.kept[c.copied].Copied()
+	}
+}
+
+func (c *copying) Abandon() {
+	for _, l := range c.kept {
+		l.Settled(false)
+	}
+}
+
+// Memory of which there is a copy is its owner's again, once; but the copy counts as under way until it has arrived.
+func TestOutboundCopies(t *testing.T) {
+	var out bulk.Outbound
+	o := []*owner{{}, {}}
+	gone := errors.New("gone")
+	c := &copying{second: make(chan struct{}), end: make(chan error)}
+	out.Fallback()
+	fed := make(chan error)
+	go func() { fed <- out.Feed(c) }()
+	var tr []*bulk.Transfer
+	for _, o := range o {
+		tr = append(tr, &bulk.Transfer{Data: make([]byte, 8), Owner: o})
+	}
+	out.Add(tr[0])
+	for o[0].sent.Load() == 0 {
+		runtime.Gosched()
+	}
+	out.Add(tr[1])
+	<-c.second
+	if !out.Fail(gone) {
+		t.Error("a copy that has not arrived is not told as lost")
+	}
+	c.end <- gone
+	if err := <-fed; !errors.Is(err, gone) {
+		t.Error(err)
+	}
+	for i, want := range []error{nil, gone} {
+		if o[i].sent.Load() != 1 || !errors.Is(tr[i].Err, want) {
+			t.Errorf("the owner of transfer %d was told %d times, of %v", i, o[i].sent.Load(), tr[i].Err)
+		}
 	}
 }

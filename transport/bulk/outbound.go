@@ -277,7 +277,8 @@ func (o *Outbound) Fallback() {
 // keeper is a sender that keeps pieces until the peer has received them.
 type keeper interface {
 	Keeps() bool
-	Keep(p Piece, settled func(arrived bool)) error
+	Keep(p Piece, loan transport.Loan) error
+	Copy() // gives memory of pieces back early, where that is worth it
 	Abandon()
 }
 
@@ -298,6 +299,11 @@ func (o *Outbound) Feed(s Sender) error {
 			}
 			o.sent(t, p.N)
 		}
+		if err == nil && ok && !o.claimable() {
+			o.mu.Unlock()
+			keeps.Copy()
+			o.mu.Lock()
+		}
 		if err == nil {
 			o.await(o.claimable)
 			err = o.err
@@ -310,9 +316,9 @@ func (o *Outbound) Feed(s Sender) error {
 		o.sending++
 		o.mu.Unlock()
 		if ok {
-			kept := p
+			kept := &loan{o: o, p: p}
 			p = Piece{}
-			err = keeps.Keep(kept, func(arrived bool) { o.kept(kept, arrived) })
+			err = keeps.Keep(kept.p, kept)
 			continue
 		}
 		err = s.Send(p, nil)
@@ -321,16 +327,37 @@ func (o *Outbound) Feed(s Sender) error {
 
 var errNotArrived = errors.New("a bulk connection ended before the peer had received all")
 
-// kept notes that a fallback does not keep a piece any more.
-func (o *Outbound) kept(p Piece, arrived bool) {
+// loan is a piece that a fallback keeps.
+type loan struct {
+	o      *Outbound
+	p      Piece
+	copied bool // the transfer's owner has the memory again; mu guards it
+}
+
+// Copied gives the memory back.
+func (l *loan) Copied() {
+	l.o.mu.Lock()
+	defer l.o.mu.Unlock()
+	l.copied = true
+	l.o.sent(l.p.Transfer, l.p.N)
+}
+
+// Settled notes that the piece is kept no longer.
+func (l *loan) Settled(arrived bool) {
+	o, t := l.o, l.p.Transfer
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sending--
 	if !arrived {
 		o.lost = true
-		p.Transfer.Err = cmp.Or(o.err, errNotArrived)
 	}
-	o.sent(p.Transfer, p.N)
+	if l.copied {
+		return
+	}
+	if !arrived {
+		t.Err = cmp.Or(o.err, errNotArrived)
+	}
+	o.sent(t, l.p.N)
 }
 
 // FeedPreferred sends pieces of whole transfers by the preferred sender while that is up, until nothing is sent any

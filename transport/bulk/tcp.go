@@ -17,6 +17,7 @@ type TCP struct {
 	// Sent and Received count what went over the connection: the bytes of a chunk, and those with header and padding.
 	// They may be nil.
 	Sent, Received func(bytes, all int)
+	Awaited        bool // somebody waits until the memory of what is sent can be used again
 
 	head [transport.MessageHeaderSize]byte // of the message that is being received
 	pad  [8]byte
@@ -57,20 +58,27 @@ func (t *TCP) Send(p Piece, _ Region) error {
 // Keeps says whether the connection may get another socket, and keeps what it sends for that ([TCP.Keep]).
 func (t *TCP) Keeps() bool { return t.Line.Keeps() }
 
-// Keep writes a piece whose memory stays as it is until settled is called: with true when the peer has it, with false
-// where it never will. When Keep returns, the kernel has it.
-func (t *TCP) Keep(p Piece, settled func(arrived bool)) error {
+// Keep writes a piece whose memory stays as it is until the loan is over. When Keep returns, the kernel has it.
+func (t *TCP) Keep(p Piece, loan transport.Loan) error {
 	data := p.Data()
 	c := p.Chunk()
 	h := transport.MessageHeader{Type: transport.MsgChunk, Len: uint32(len(data)), ID: c.ID, Seq: c.Seq, Aux: c.Offset}
 	h.Flags = t.out.Next(&h)
 	t.sending.Store(true)
-	err := t.Line.Keep(h, data, settled)
+	err := t.Line.Keep(h, data, loan)
 	t.sending.Store(false)
 	if t.Sent != nil {
 		t.Sent(len(data), wireBytes(len(data)))
 	}
 	return err
+}
+
+// Copy gives the memory of what is kept back early, where its owner wants that and a copy is sooner there than the
+// peer's word.
+func (t *TCP) Copy() {
+	if t.Awaited {
+		t.Line.Copy()
+	}
 }
 
 // Abandon settles all pieces: the connection has ended.

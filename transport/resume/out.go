@@ -1,6 +1,9 @@
 package resume
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Out is what goes to the peer. Positions count the stream's bytes from 0:
 //
@@ -13,9 +16,12 @@ type Out struct {
 	segments             []segment
 	now                  int // the segment of position sent, or one before it
 	taken, sent, written uint64
-	told                 uint64 // what the peer was told last of how much was received
-	replayed             uint64 // bytes that went to a socket and have to go to another one
-	ends                 bool   // the farewell is wanted
+	lent                 int      // bytes of lenders that are kept
+	spare                [][]byte // memory of copies that were received
+	spares               int      // bytes of it
+	told                 uint64   // what the peer was told last of how much was received
+	replayed             uint64   // bytes that went to a socket and have to go to another one
+	ends                 bool     // the farewell is wanted
 
 	// the record under way
 	head   [HeaderSize]byte
@@ -26,12 +32,21 @@ type Out struct {
 	bufs   [4][]byte
 }
 
+// Loan is who lends bytes to a stream, which does not copy them as long as there is no need.
+type Loan interface {
+	// Copied says that the bytes are the lender's again, before the peer has received them: there is a copy.
+	Copied()
+	// Settled is told once, at the end: the peer has received the bytes, or never will. They are the lender's again.
+	Settled(received bool)
+}
+
 // segment is a run of bytes that are kept in one place.
 type segment struct {
-	at, end uint64              // positions
-	lent    []byte              // nil: they are copies
-	copied  uint64              // where in the ring
-	back    func(received bool) // gives lent bytes back
+	at, end uint64 // positions
+	lent    []byte // nil: they are in the ring
+	copied  uint64 // where in the ring
+	loan    Loan   // whose bytes lent is, or was
+	own     bool   // lent is a copy
 }
 
 // NewOut makes one that keeps window bytes at most.
@@ -45,6 +60,9 @@ func (o *Out) Full(n int) uint64 { return o.written + uint64(n) - uint64(len(o.r
 
 // Write takes copies of bytes, as many as there is room for, and says how many.
 func (o *Out) Write(bufs [][]byte) (n int) {
+	if len(o.segments) == 0 {
+		o.copied = 0 // the memory at the beginning is there already, and in the caches
+	}
 	for _, b := range bufs {
 		b = b[:min(len(b), o.Room())]
 		if len(b) == 0 {
@@ -62,12 +80,49 @@ func (o *Out) Write(bufs [][]byte) (n int) {
 	return n
 }
 
-// Lend takes bytes that do not change until they are given back, when the peer has received them or by [Out.Abandon].
-// There has to be room for them.
-func (o *Out) Lend(b []byte, back func(received bool)) {
+// Lend takes bytes that do not change until they are given back: by [Out.Copy], when the peer has received them, or by
+// [Out.Abandon]. There has to be room for them.
+func (o *Out) Lend(b []byte, loan Loan) {
 	at := o.written
 	o.written += uint64(len(b))
-	o.segments = append(o.segments, segment{at: at, end: o.written, lent: b, back: back})
+	o.lent += len(b)
+	o.segments = append(o.segments, segment{at: at, end: o.written, lent: b, loan: loan})
+}
+
+// Lent is how many bytes of lenders are kept.
+func (o *Out) Lent() int { return o.lent }
+
+// Copy gives all lent bytes back that were sent, and keeps copies of them in their place.
+func (o *Out) Copy() {
+	for i := range o.segments {
+		s := &o.segments[i]
+		if s.loan == nil || s.own || s.end > o.sent {
+			continue
+		}
+		o.lent -= len(s.lent)
+		s.lent, s.own = append(o.buffer(len(s.lent)), s.lent...), true
+		s.loan.Copied()
+	}
+}
+
+// buffer gives memory for a copy.
+func (o *Out) buffer(n int) []byte {
+	for i, b := range o.spare {
+		if cap(b) >= n {
+			o.spare = slices.Delete(o.spare, i, i+1)
+			o.spares -= cap(b)
+			return b[:0]
+		}
+	}
+	o.spare, o.spares = nil, 0 // all too small
+	return make([]byte, 0, n)
+}
+
+// recycle takes memory of a copy for the next ones, a window at most.
+func (o *Out) recycle(b []byte) {
+	if o.spares+cap(b) <= len(o.ring) {
+		o.spare, o.spares = append(o.spare, b), o.spares+cap(b)
+	}
 }
 
 // End ends the stream behind what was written.
@@ -144,6 +199,9 @@ func (o *Out) Sent(n int) {
 // Replayed is how many bytes went to a socket in vain, so that they have to be sent again: of all sockets so far.
 func (o *Out) Replayed() uint64 { return o.replayed }
 
+// Written is how many bytes the stream has, sent or not.
+func (o *Out) Written() uint64 { return o.written }
+
 // Told is how much the peer was told last that was received.
 func (o *Out) Told() uint64 { return o.told }
 
@@ -170,8 +228,15 @@ func (o *Out) Acknowledged(position uint64) error {
 // forget gives the first segments back.
 func (o *Out) forget(n int, received bool) {
 	for i := range o.segments[:n] {
-		if back := o.segments[i].back; back != nil {
-			back(received)
+		s := &o.segments[i]
+		switch {
+		case s.own:
+			o.recycle(s.lent)
+		case s.loan != nil:
+			o.lent -= len(s.lent)
+		}
+		if s.loan != nil {
+			s.loan.Settled(received)
 		}
 	}
 	rest := copy(o.segments, o.segments[n:])

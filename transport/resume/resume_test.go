@@ -50,11 +50,31 @@ func (e *end) lend(n int) {
 	}
 	e.lent += n
 	e.wrote = append(e.wrote, b...)
-	e.out.Lend(b, func(bool) {
-		e.lent -= n
-		clear(b) // its owner uses it again
-	})
+	e.out.Lend(b, &loan{e: e, b: b})
 	e.mostKept = max(e.mostKept, e.out.Kept())
+}
+
+// loan is memory of a lender, who uses it again as soon as it can.
+type loan struct {
+	e      *end
+	b      []byte
+	copied bool
+}
+
+func (l *loan) Copied() {
+	if l.b == nil {
+		panic("given back twice")
+	}
+	l.e.lent -= len(l.b)
+	l.copied = true
+	clear(l.b)
+}
+
+func (l *loan) Settled(bool) {
+	if !l.copied {
+		l.Copied()
+	}
+	l.b = nil // so that nothing comes back twice
 }
 
 // send gives the socket at most n bytes of what is pending.
@@ -126,6 +146,9 @@ func right(from, to *end) error {
 	if !bytes.HasPrefix(from.wrote, to.read) {
 		return fmt.Errorf("%d bytes were read that are no prefix of %d written", len(to.read), len(from.wrote))
 	}
+	if from.out.Lent() != from.lent {
+		return fmt.Errorf("%d bytes are lent, and the stream says %d", from.lent, from.out.Lent())
+	}
 	if from.mostKept > window || from.out.Room() < 0 || from.out.Room() > window {
 		return fmt.Errorf("%d bytes were kept, there is room for %d", from.mostKept, from.out.Room())
 	}
@@ -161,6 +184,7 @@ func TestModel(t *testing.T) {
 					e.lend(some(100))
 				}
 			},
+			"copy": func(*rapid.T) { e, _ := pick(); e.out.Copy() },
 			"end": func(*rapid.T) {
 				e, _ := pick()
 				e.out.End()
@@ -210,7 +234,9 @@ func TestCutAtEveryByte(t *testing.T) {
 		b.direct = true
 		move := func(from, to *end) error {
 			for from.send(1, true) > 0 {
-				total++
+				if total++; total%3 == 0 {
+					from.out.Copy()
+				}
 				if err := to.receive(from, 1); err != nil {
 					return err
 				}
@@ -291,6 +317,53 @@ func TestAbandon(t *testing.T) {
 	e.out.Abandon()
 	if e.lent != 0 || e.out.Pending(0, false) != nil {
 		t.Errorf("%d bytes are lent, and something is pending", e.lent)
+	}
+}
+
+// Copies stand for lent bytes that were sent, until they have been received, and their memory is used again.
+func TestCopies(t *testing.T) {
+	e, peer := newEnd(), newEnd()
+	for round := range 3 {
+		e.lend(20)
+		e.send(10, false)
+		if e.out.Copy(); e.lent != 20 {
+			t.Errorf("round %d: %d bytes are lent of 20 that were not sent", round, e.lent)
+		}
+		e.send(1<<20, false)
+		e.lend(30)
+		if e.out.Copy(); e.lent != 30 {
+			t.Errorf("round %d: %d bytes are lent, 30 were not sent", round, e.lent)
+		}
+		e.send(1<<20, false)
+		if e.out.Copy(); e.lent != 0 || e.out.Kept() != 50 {
+			t.Errorf("round %d: %d bytes are lent, %d kept", round, e.lent, e.out.Kept())
+		}
+		if round == 1 { // the copies are what goes to another socket
+			if err := cut(e, peer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.send(1<<20, false)
+		if err := peer.receive(e, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		peer.send(1<<20, true)
+		if err := e.receive(peer, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(e.wrote, peer.read) || e.out.Kept() != 0 {
+			t.Errorf("round %d: %d of %d bytes were read, or others; %d are kept", round, len(peer.read), len(e.wrote),
+				e.out.Kept())
+		}
+		if e.out.spares < 50 || e.out.spares > window {
+			t.Errorf("round %d: %d bytes wait for further copies", round, e.out.spares)
+		}
+	}
+	e.lend(40)
+	e.send(1<<20, false)
+	e.out.Copy()
+	if e.out.Abandon(); e.lent != 0 {
+		t.Errorf("%d bytes are lent behind the end", e.lent)
 	}
 }
 
