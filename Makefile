@@ -4,9 +4,9 @@ GO ?= go
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build pool test fuzz test-rdma perf-rdma demo pictures generate lint dist clean runtimes check-go \
-	needs-build needs-test needs-lint needs-release needs-install needs-slurm needs-site release site test-install \
-	apt-source test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
+.PHONY: help build pool test test-scuda test-modules fuzz test-rdma perf-rdma demo pictures generate lint dist \
+	clean runtimes check-go needs-build needs-test needs-lint needs-release needs-install needs-slurm needs-site \
+	release site test-install apt-source test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -27,10 +27,16 @@ pool: build ## build build/scuda-pool, which gives out GPUs of several servers (
 	$(call step,build the pool's program into build,CGO_ENABLED=0 $(GO) -C deploy/pool build -trimpath \
 	-ldflags "-s -w -X main.version=$(SCUDA_VERSION)" -o $(CURDIR)/build/scuda-pool ./cmd/scuda-pool)
 
+# The modules beside scuda's wait for etcd most of the time: their tests run at the same time.
 test: needs-test build runtimes ## run all tests with the race detector (about 25 minutes on two processors)
 	$(call step,go vet,$(GO) vet ./...)
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-scuda test-modules
+
+test-scuda:
 	$(call step,all tests: one line a package; e2e takes longest,\
 	$(GO) test -race -shuffle=on -count=1 -timeout 40m ./... && echo "all packages passed")
+
+test-modules:
 	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\
 	cd deploy/kubernetes && $(GO) test -race -shuffle=on -count=1 -timeout 10m ./...)
 	$(call step,the pool (likewise),cd deploy/pool && $(GO) test -race -shuffle=on -count=1 -timeout 10m ./plan ./lab)

@@ -115,9 +115,9 @@ func TestTimeOfTheWord(t *testing.T) {
 		if c.takes != 0 {
 			t.Errorf("nothing was sent, and it took %v", c.takes)
 		}
-		for i, want := range []time.Duration{8, 6, 4} { // milliseconds
+		for i, took := range []time.Duration{8 * time.Millisecond, 6 * time.Millisecond, 4 * time.Millisecond} {
 			c.upTo, c.since = uint64(100*(i+1)), time.Now()
-			time.Sleep(want * time.Millisecond)
+			time.Sleep(took)
 			c.note(c.upTo - 1)
 			if c.upTo == 0 {
 				t.Error("a part was taken for the whole")
