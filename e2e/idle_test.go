@@ -62,8 +62,8 @@ func tree(t *testing.T, pid int) []int {
 	return list
 }
 
-// processorTime is what the processes have used, as the scheduler counts it: whole ticks are charged to whoever runs when
-// the clock ticks.
+// processorTime is what the processes have used, as the scheduler counts it: whole ticks are charged to whoever runs
+// when the clock ticks.
 func processorTime(t *testing.T, pids []int) (sum time.Duration) {
 	t.Helper()
 	for _, pid := range pids {
