@@ -74,19 +74,27 @@ func keptFiles(t *testing.T) (files []*os.File, r *os.File) {
 	return []*os.File{w, null, null, null, null}, r
 }
 
+// startKept starts a worker and has files kept of it; r is what one of them is the other end of.
+func startKept(t *testing.T, c *Client) (w *worker, files []*os.File, r *os.File) {
+	t.Helper()
+	w = start(t, c, Order{})
+	w.said()
+	files, r = keptFiles(t)
+	if err := w.Keep(files); err != nil {
+		t.Fatal(err)
+	}
+	return w, files, r
+}
+
 // The next supervisor gets the workers of which something is kept, with that, and learns how they end. The others have
 // ended.
 func TestKeeper(t *testing.T) {
 	k := newKeeper(true, quiet)
 	next := keeping(t, k)
 	first := next()
-	stays, ends := start(t, first, Order{}), start(t, first, Order{})
-	stays.said()
+	stays, _, r := startKept(t, first)
+	ends := start(t, first, Order{})
 	ends.said()
-	files, r := keptFiles(t)
-	if err := stays.Keep(files); err != nil {
-		t.Fatal(err)
-	}
 	first.line.sock.Close() // as if it were killed
 	<-first.gone
 	if n, err := ends.says.Read(make([]byte, 1)); n != 0 || err == nil {
@@ -124,12 +132,7 @@ func TestKeptWorkerEnds(t *testing.T) {
 	k := newKeeper(true, quiet)
 	next := keeping(t, k)
 	first := next()
-	w := start(t, first, Order{})
-	w.said()
-	files, _ := keptFiles(t)
-	if err := w.Keep(files); err != nil {
-		t.Fatal(err)
-	}
+	w, _, _ := startKept(t, first)
 	first.line.sock.Close()
 	<-first.gone
 	if err := unix.Kill(w.PID, unix.SIGKILL); err != nil {
@@ -173,12 +176,7 @@ func TestKeptForNobody(t *testing.T) {
 			k := newKeeper(true, quiet)
 			next := keeping(t, k)
 			first := next()
-			w := start(t, first, Order{})
-			w.said()
-			files, _ := keptFiles(t)
-			if err := w.Keep(files); err != nil {
-				t.Fatal(err)
-			}
+			w, files, _ := startKept(t, first)
 			if err := first.line.send(&packet{Kind: kindHouse}, files[:HouseFiles]...); err != nil {
 				t.Fatal(err)
 			}
