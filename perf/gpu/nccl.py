@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""NCCL between servers: programs of one rank a GPU, natively, and over as many servers as there are ranks, each with
+one GPU of this machine. Compares what they computed bit for bit, and their times; prints a table and writes
+$OUT/nccl.json.
+
+    nccl.py [--ranks N] [--native-only | --remote-only] [--isolation HOW] [--env NAME=VALUE]... [--timeout S] [CASE...]
+
+Cases are the functions of ranks.py. --env sets a variable for the native programs and for the servers, as the NCCL of
+the latter is theirs. Both sides have the same NCCL: the one of PyTorch's wheel.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from check import ROOT, RUN  # noqa: E402
+
+CASES = ["collectives", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth"]
+
+
+def wheel_library():
+    import nvidia.nccl
+
+    return str(Path(list(nvidia.nccl.__path__)[0], "lib", "libnccl.so.2"))
+
+
+def serve(work, number, env, isolation):
+    """One server with one GPU: the process, and its address."""
+    folder = Path(work, f"server{number}")
+    folder.mkdir()
+    out, log = open(folder / "out", "w"), open(folder / "log", "w")
+    scuda = Path(os.environ.get("BUILD", ROOT / "build"), "scuda")
+    p = subprocess.Popen(
+        [scuda, "-l", "127.0.0.1:0", "--gpu", "real", "--cache-dir", folder / "cache", "--state-dir", folder / "state",
+         "--admin", "none", "--fabric", "trusted", "--profiles", "nccl", "--isolation", isolation,
+         "--nccl", wheel_library(), "--log", os.environ.get("SCUDA_SERVER_LOG", "info")],
+        stdout=out, stderr=log, env=dict(env, CUDA_VISIBLE_DEVICES=str(number)))
+    deadline = time.monotonic() + 60
+    while "listening on " not in (text := (folder / "out").read_text()):
+        if p.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f"nccl.py: server {number} did not start:\n{(folder / 'log').read_text()}")
+        time.sleep(0.05)
+    return p, text.split("listening on ")[1].split()[0]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def run(side, case, ranks, env, addresses, timeout, work):
+    """What rank 0 printed, or the end of what a rank that failed said."""
+    port, started = free_port(), []
+    for rank in range(ranks):
+        e = dict(env, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1",
+                 MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="0" if side == "remote" else str(rank))
+        if side == "remote":
+            e["SCUDA_SERVER"] = addresses[rank]
+        paths = [Path(work, f"{case}.{side}.{rank}.{kind}") for kind in ("out", "err")]
+        with open(paths[0], "w") as o, open(paths[1], "w") as x:
+            started.append((subprocess.Popen([RUN, side, sys.executable, HERE / "ranks.py", case], stdout=o, stderr=x,
+                                             env=e, cwd=HERE), *paths))
+    deadline = time.monotonic() + timeout
+    failed = None
+    while any(p.poll() is None for p, _, _ in started):
+        failed = next((i for i, (p, _, _) in enumerate(started) if p.poll()), None)
+        if failed is not None or time.monotonic() > deadline:
+            time.sleep(2)  # what the others say
+            break
+        time.sleep(0.02)
+    for p, _, _ in started:
+        if p.poll() is None:
+            p.kill()
+        p.wait()
+    failed = next((i for i, (p, _, _) in enumerate(started) if p.returncode), None)
+    if failed is not None:
+        said = [f"rank {i}, status {p.returncode}: " + x.read_text(errors="replace")[-1500:]
+                for i, (p, _, x) in enumerate(started) if p.returncode]
+        return {"error": "\n".join(said)}
+    return json.loads(started[0][1].read_text().splitlines()[-1])
+
+
+def compare(case, sides):
+    native, remote = sides.get("native"), sides.get("remote")
+    for side, r in sides.items():
+        if "error" in r:
+            print(f"{case}: {side} FAILED\n  " + r["error"].replace("\n", "\n  "), flush=True)
+            return False
+    exact = True
+    for name in (native or remote)["exact"]:
+        values = [str(r["exact"].get(name)) for r in (native, remote) if r]
+        equal = len(set(values)) == 1
+        exact = exact and equal
+        print(f"{case:<16} {name:<34} {'equal' if equal else 'DIFFERS'}  {values[0][:60]}"
+              + ("" if equal else f" / {values[-1][:60]}"))
+    for name in (native or remote)["times"]:
+        values = [r["times"].get(name) for r in (native, remote) if r]
+        ratio = f"  ratio {values[1] / values[0]:.3f}" if len(values) == 2 else ""
+        print(f"{case:<16} {name:<34} " + "  ".join(f"{v:10.3f}" for v in values) + ratio, flush=True)
+    return exact
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("cases", nargs="*", help="; ".join(CASES))
+    ap.add_argument("--ranks", type=int, default=2)
+    ap.add_argument("--native-only", action="store_true")
+    ap.add_argument("--remote-only", action="store_true")
+    ap.add_argument("--isolation", default="auto")
+    ap.add_argument("--env", action="append", default=[])
+    ap.add_argument("--timeout", type=float, default=120)
+    a = ap.parse_args()
+    sides = ["native"] if a.native_only else ["remote"] if a.remote_only else ["native", "remote"]
+    set_by_us = dict(pair.split("=", 1) for pair in a.env)
+    env = dict(os.environ, **set_by_us)
+    work = tempfile.mkdtemp(prefix="scuda-nccl-")
+    servers = [serve(work, i, env, a.isolation) for i in range(a.ranks)] if "remote" in sides else []
+    addresses = [address for _, address in servers]
+    results, right = {}, True
+    try:
+        for case in a.cases or CASES:
+            began = time.monotonic()
+            results[case] = {s: run(s, case, a.ranks, env, addresses, a.timeout, work) for s in sides}
+            right = compare(case, results[case]) and right
+            print(f"{case:<16} took {time.monotonic() - began:.0f} s", flush=True)
+    finally:
+        for p, _ in servers:
+            p.terminate()
+        for p, _ in servers:
+            p.wait(30)
+        if out := os.environ.get("OUT"):
+            Path(out, "nccl.json").write_text(json.dumps({"env": set_by_us, "results": results}, indent=1))
+            for f in [*Path(work).glob("server*/log"), *Path(work).glob("*.err")]:
+                shutil.copy(f, Path(out, f"{f.parent.name}-{f.name}" if f.name == "log" else f.name))
+        shutil.rmtree(work, ignore_errors=True)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
