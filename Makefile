@@ -40,6 +40,7 @@ test-modules:
 	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\
 	cd deploy/kubernetes && $(GO) test -race -shuffle=on -count=1 -timeout 10m ./...)
 	$(call step,the pool (likewise),cd deploy/pool && $(GO) test -race -shuffle=on -count=1 -timeout 10m ./plan ./lab)
+	$(call step,what docs/nomad.md says,$(GO) -C deploy/nomad test -race -shuffle=on -count=1 -timeout 10m ./...)
 
 FUZZTIME ?= 10m
 fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10m); FUZZFLAGS=-h lists more
@@ -100,11 +101,13 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
 	$(call step,golangci-lint of the pool,$(GO) -C deploy/pool run $(GOLANGCI_LINT) run \
 	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
+	$(call step,golangci-lint of the test of docs/nomad.md,$(GO) -C deploy/nomad run $(GOLANGCI_LINT) run \
+	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
 	$(call step,go vet of the client's program,$(GO) vet -tags client ./cmd/scuda)
 	$(call step,what is generated is up to date,\
 	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
 	$(GO) run ./perf/bench/table -check && $(GO) run ./config/table -check && $(GO) run ./deploy/grafana -check && \
-	$(GO) mod tidy -diff && $(GO) -C deploy/kubernetes mod tidy -diff && $(GO) -C deploy/pool mod tidy -diff)
+	for m in . deploy/kubernetes deploy/pool deploy/nomad; do $(GO) -C $$m mod tidy -diff || exit 1; done)
 	$(call step,the rules of the house,$(GO) test -count=1 ./internal/house)
 	@clang --version 2>/dev/null | grep -q '$(CLANG)' || \
 	{ echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
