@@ -117,44 +117,81 @@ func TestTutorials(t *testing.T) {
 			if strings.Contains(string(b), "\n```slurm") {
 				return
 			}
-			folder := t.TempDir()
-			env := append(os.Environ(), "HOME="+folder, "XDG_CONFIG_HOME=", "XDG_CACHE_HOME=", "XDG_STATE_HOME=",
-				"PATH="+filepath.Dir(scuda)+":"+os.Getenv("PATH"))
-			address, fingerprint, ran := "", "", 0
-			for _, b := range blocks(string(b)) {
-				switch b.kind {
-				case "sh server":
-					words := strings.Fields(b.text)
-					if len(words) < 3 || words[0] != "scuda" || words[1] != "serve" {
-						t.Fatalf("not the command of a server: %s", b.text)
-					}
-					args := append([]string{"-C", folder, scuda, "serve", "127.0.0.1:0", "--drain", "0", "--state-dir",
-						t.TempDir(), "--cache-dir", t.TempDir()}, words[3:]...)
-					if !strings.Contains(b.text, "--gpu") {
-						args = append(args, "--gpu", gpu, "--sim-memory", "1GiB")
-					}
-					if strings.HasPrefix(words[2], "0.0.0.0:") {
-						args = append(args, "--tls", "always")
-					}
-					s := start(t, nil, "env", args...)
-					address = s.await(s.out, `^listening on (\S+)$`)[1]
-					if slices.Contains(args, "always") {
-						fingerprint = s.await(s.out, `^fingerprint (\S+)$`)[1]
-					}
-				case "sh":
-					text := strings.NewReplacer("gpu1.example.org", address, "127.0.0.1:14833", address, "sha256:…",
-						fingerprint).Replace(b.text)
-					cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", text)
-					cmd.Dir, cmd.Env = folder, env
-					if out, err := cmd.CombinedOutput(); err != nil {
-						t.Fatalf("%v\n%s\n%s", err, text, out)
-					}
-					ran++
-				}
-			}
-			if ran < 2 || address == "" {
-				t.Errorf("%d blocks were run, with a server at %q", ran, address)
+			if said := follow(t, string(b)); len(said) < 2 {
+				t.Errorf("%d blocks were run", len(said))
 			}
 		})
+	}
+}
+
+// follow does what a page says, and gives what each block of kind sh has printed. The commands have more in their
+// environment.
+func follow(t *testing.T, page string, more ...string) (said []string) {
+	t.Helper()
+	folder := t.TempDir()
+	env := append(os.Environ(), "HOME="+folder, "XDG_CONFIG_HOME=", "XDG_CACHE_HOME=", "XDG_STATE_HOME=",
+		"PATH="+filepath.Dir(scuda)+":"+os.Getenv("PATH"))
+	env = append(env, more...)
+	address, fingerprint := "", ""
+	for _, b := range blocks(page) {
+		switch b.kind {
+		case "sh server":
+			words := strings.Fields(b.text)
+			if len(words) < 3 || words[0] != "scuda" || words[1] != "serve" {
+				t.Fatalf("not the command of a server: %s", b.text)
+			}
+			args := append([]string{"-C", folder, scuda, "serve", "127.0.0.1:0", "--drain", "0", "--state-dir",
+				t.TempDir(), "--cache-dir", t.TempDir()}, words[3:]...)
+			if !strings.Contains(b.text, "--gpu") {
+				args = append(args, "--gpu", gpu, "--sim-memory", "1GiB")
+			}
+			if strings.HasPrefix(words[2], "0.0.0.0:") {
+				args = append(args, "--tls", "always")
+			}
+			s := start(t, nil, "env", args...)
+			address = s.await(s.out, `^listening on (\S+)$`)[1]
+			if slices.Contains(args, "always") {
+				fingerprint = s.await(s.out, `^fingerprint (\S+)$`)[1]
+			}
+		case "sh":
+			text := strings.NewReplacer("gpu1.example.org:14833", address, "gpu1.example.org", address,
+				"127.0.0.1:14833", address, "sha256:…", fingerprint).Replace(b.text)
+			cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", text)
+			cmd.Dir, cmd.Env = folder, env
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s\n%s", err, text, out)
+			}
+			said = append(said, string(out))
+		}
+	}
+	if address == "" {
+		t.Error("the page starts no server")
+	}
+	return said
+}
+
+// TestRay does what docs/ray.md says, with a module that stands for Ray (testdata/ray). The program's task has a GPU,
+// and nothing is left of it.
+func TestRay(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/ray.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := "\n```sh\nexport SCUDA_FINGERPRINT=sha256:… SCUDA_TOKEN_FILE=batch.token\n" +
+		"scuda lease list --server gpu1.example.org:14833\n```\n"
+	said := follow(t, string(page)+list, "PYTHONPATH="+filepath.Join(root, "e2e/testdata/ray"),
+		"PYTHONDONTWRITEBYTECODE=1")
+	if len(said) != 5 {
+		t.Fatalf("%d blocks were run", len(said))
+	}
+	if !strings.Contains(said[1], "1 GPU, 200 MiB\n") {
+		t.Errorf("the program says\n%s", said[1])
+	}
+	if strings.Count(said[2], "\nGPU ") != 1 {
+		t.Errorf("the node has\n%s", said[2])
+	}
+	if said[4] != "no leases\n" {
+		t.Errorf("in the end there are\n%s", said[4])
 	}
 }
