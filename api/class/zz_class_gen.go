@@ -469,6 +469,9 @@ var ofWire = [...]Class{
 	46: Other,   // nccl_end
 	47: Other,   // nccl_state
 	48: Other,   // nccl_behind
+	49: Other,   // nccl_split
+	50: Other,   // nccl_reduction
+	51: Other,   // nccl_reduction_end
 }
 
 const firstWire = 0xf000

@@ -4,6 +4,7 @@ package nccl
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 )
 
@@ -98,13 +99,88 @@ func (o *Operation) Ends(rank, ranks int32) (send, recv uint64, ok bool) {
 	return 0, bytes, true
 }
 
+// Hints of a configuration, places in Config.Hints; wire.spec's nccl_hint.
+const (
+	ClusterSize = iota
+	MinCTAs
+	MaxCTAs
+	SplitShare
+	Collnet
+	CTAPolicy
+	ShrinkShare
+	NVLSCTAs
+	Hints
+)
+
+// Undefined is a hint that is not given.
+const Undefined = math.MinInt32
+
+// NoColor is the colour of a rank that gets no communicator from a split.
+const NoColor = -1
+
+// hintRanges are what hints may be. NCCL has bounds of its own, which are not wider.
+var hintRanges = [Hints][2]int32{ClusterSize: {0, 16}, MinCTAs: {1, 64}, MaxCTAs: {1, 64}, SplitShare: {0, 1},
+	Collnet: {0, 1}, CTAPolicy: {0, 3}, ShrinkShare: {0, 1}, NVLSCTAs: {1, 64}}
+
+// Config is what a program says of a communicator that it begins.
+type Config struct {
+	Hints [Hints]int32
+	Net   string // "": any
+	Name  string // for the library's own messages
+}
+
+// Check says which hint is none that the library takes; "": all can be given to it.
+func (c *Config) Check() string {
+	names := [Hints]string{"cgaClusterSize", "minCTAs", "maxCTAs", "splitShare", "collnetEnable", "CTAPolicy",
+		"shrinkShare", "nvlsCTAs"}
+	for i, v := range c.Hints {
+		if v != Undefined && (v < hintRanges[i][0] || v > hintRanges[i][1]) {
+			return fmt.Sprintf("the configuration's %s is %d", names[i], v)
+		}
+	}
+	if least, most := c.Hints[MinCTAs], c.Hints[MaxCTAs]; least != Undefined && most != Undefined && least > most {
+		return fmt.Sprintf("the configuration's minCTAs are %d, and maxCTAs %d", least, most)
+	}
+	for _, r := range []byte(c.Name) {
+		if r < ' ' || r > '~' {
+			return "the communicator's name is no plain text"
+		}
+	}
+	return ""
+}
+
+// Made says whether a reduction is none of NCCL's own: a program made it.
+func (r ReduceOp) Made() bool { return r >= operators }
+
+// FirstReduction is the number that the first reduction of a program's can have.
+const FirstReduction = uint32(operators)
+
+// ElementBytes is the size of an element; 0: there is no such type.
+func (t DataType) ElementBytes() uint64 {
+	if int(t) >= len(elementBytes) {
+		return 0
+	}
+	return elementBytes[t]
+}
+
 // Library carries calls out. Calls for one communicator come one at a time, but for Abort and AsyncError; each may come
 // from another OS thread, on which the communicator's context is current. Calls may wait for other ranks.
 type Library interface {
 	// Open says which version the library has; it is opened by the first call.
 	Open() (version uint32, err error)
 	UniqueID(*ID) Result
-	InitRank(comm *Comm, ranks int32, id *ID, rank int32) Result
+	// InitRank makes a rank of a communicator; its ranks find each other by one id or by several.
+	InitRank(comm *Comm, ranks, rank int32, ids []ID, cfg *Config) Result
+	// Split makes a communicator of those ranks of a parent that name the same colour; 0 for [NoColor]. Without a
+	// configuration it has the parent's.
+	Split(parent Comm, made *Comm, color, key int32, cfg *Config) Result
+	// Shrink makes one of a parent's ranks without some; abort: what is under way in the parent ends with an error.
+	Shrink(parent Comm, made *Comm, excluded []int32, abort bool, cfg *Config) Result
+	// Place says which rank this one is, and of how many.
+	Place(Comm) (rank, ranks int32, r Result)
+	// MakeReduction makes a sum whose terms are multiplied before, by what scalar is or, on the device, points to.
+	MakeReduction(comm Comm, op *ReduceOp, scalar uint64, onDevice bool, of DataType) Result
+	EndReduction(Comm, ReduceOp) Result
 	// Group enqueues operations, several as one group.
 	Group([]Operation) Result
 	Finalize(Comm) Result

@@ -5,7 +5,7 @@ package nvml
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "936d38a192ef7e462d6c0df6720e3e4029141f1c0c61d116961125ccc36bcf35"
+const Digest = "d755c8e4373ff41e60e4c43bb03c45e54eeeb5a573bf253d5220f2683571a7c2"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -53,6 +53,9 @@ const (
 	OpNcclEnd           uint16 = 0xf02e
 	OpNcclState         uint16 = 0xf02f
 	OpNcclBehind        uint16 = 0xf030
+	OpNcclSplit         uint16 = 0xf031
+	OpNcclReduction     uint16 = 0xf032
+	OpNcclReductionEnd  uint16 = 0xf033
 )
 
 var opNames = map[uint16]string{
@@ -105,6 +108,9 @@ var opNames = map[uint16]string{
 	OpNcclEnd:           "nccl_end",
 	OpNcclState:         "nccl_state",
 	OpNcclBehind:        "nccl_behind",
+	OpNcclSplit:         "nccl_split",
+	OpNcclReduction:     "nccl_reduction",
+	OpNcclReductionEnd:  "nccl_reduction_end",
 }
 
 // Constants of the protocol.
@@ -131,6 +137,9 @@ const (
 	MaxAttributes     = 0x40       // attributes of a launch
 	MaxLaunches       = 0x40       // launches of a launch_several, one a GPU
 	MaxNcclOperations = 0x2000     // operations of an nccl_group
+	MaxNcclIds        = 0x400      // ids of an nccl_init
+	MaxNcclExcluded   = 0x4000     // ranks of an nccl_split
+	MaxNcclName       = 0x100      // bytes of a communicator's name
 	MaxLoadOptions    = 0x40       // options of a load or a link
 )
 
@@ -343,6 +352,38 @@ const (
 	NcclFunctionReduceScatter = 4
 	NcclFunctionSend          = 5
 	NcclFunctionRecv          = 6
+)
+
+// Values: place in nccl_config.hints.
+const (
+	NcclHintClusterSize = 0
+	NcclHintMinCtas     = 1
+	NcclHintMaxCtas     = 2
+	NcclHintSplitShare  = 3
+	NcclHintCollnet     = 4
+	NcclHintCtaPolicy   = 5
+	NcclHintShrinkShare = 6
+	NcclHintNvlsCtas    = 7
+)
+
+// Values: nccl_config.net.
+const (
+	NcclNetAny        = 0
+	NcclNetSockets    = 1
+	NcclNetInfiniband = 2
+)
+
+// Values: nccl_split.verb.
+const (
+	NcclSplitSplit       = 0
+	NcclSplitShrink      = 1
+	NcclSplitShrinkAbort = 2 // a shrink that ends what is under way
+)
+
+// Values: nccl_reduction.residence.
+const (
+	NcclScalarDevice = 0
+	NcclScalarHost   = 1
 )
 
 // Values: nccl_end.verb.
@@ -1128,16 +1169,33 @@ const SizeNcclID = 136
 
 // NcclInit is the payload of OpNcclInit.
 // answered when all ranks have come
+// then for each id its 128 bytes
+// then an nccl_config and its name
 // It is answered by NcclResult.
 type NcclInit struct {
-	Comm  uint64
-	ID    [128]uint8
-	Ranks int32
-	Rank  int32
+	Comm     uint64
+	Ranks    int32
+	Rank     int32
+	Ids      uint32
+	Reserved uint32
 }
 
 // SizeNcclInit is the size of NcclInit in bytes.
-const SizeNcclInit = 144
+const SizeNcclInit = 24
+
+// NcclConfig is the payload.
+// a program's ncclConfig_t, of which a server takes what it knows
+// then name_bytes: the name
+type NcclConfig struct {
+	Given     uint32
+	Net       uint32
+	Hints     [8]int32
+	NameBytes uint32
+	Reserved  uint32
+}
+
+// SizeNcclConfig is the size of NcclConfig in bytes.
+const SizeNcclConfig = 48
 
 // NcclGroup is the payload of OpNcclGroup.
 // one operation, or a group; answered when it has been enqueued
@@ -1195,3 +1253,57 @@ type NcclBehind struct {
 
 // SizeNcclBehind is the size of NcclBehind in bytes.
 const SizeNcclBehind = 8
+
+// NcclSplit is the payload of OpNcclSplit.
+// ncclCommSplit and ncclCommShrink; answered when all ranks of the parent have come
+// then an nccl_config
+// then for each excluded rank its i32
+// then the configuration's name
+// It is answered by NcclPart.
+type NcclSplit struct {
+	Comm     uint64
+	Made     uint64
+	Verb     uint32
+	Color    int32
+	Key      int32
+	Excluded uint32
+}
+
+// SizeNcclSplit is the size of NcclSplit in bytes.
+const SizeNcclSplit = 32
+
+// NcclPart is the payload.
+// then text_bytes
+type NcclPart struct {
+	Result    int32
+	TextBytes uint32
+	Rank      int32
+	Ranks     int32
+}
+
+// SizeNcclPart is the size of NcclPart in bytes.
+const SizeNcclPart = 16
+
+// NcclReduction is the payload of OpNcclReduction.
+// ncclRedOpCreatePreMulSum; the answer's value is the number of the new reduction
+// It is answered by NcclResult.
+type NcclReduction struct {
+	Comm      uint64
+	Scalar    uint64
+	Type      uint32
+	Residence uint32
+}
+
+// SizeNcclReduction is the size of NcclReduction in bytes.
+const SizeNcclReduction = 24
+
+// NcclReductionEnd is the payload of OpNcclReductionEnd.
+// It is answered by NcclResult.
+type NcclReductionEnd struct {
+	Comm      uint64
+	Reduction uint32
+	Reserved  uint32
+}
+
+// SizeNcclReductionEnd is the size of NcclReductionEnd in bytes.
+const SizeNcclReductionEnd = 16

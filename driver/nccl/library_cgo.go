@@ -67,12 +67,91 @@ func (*Library) UniqueID(id *nccl.ID) nccl.Result {
 	return nccl.Result(C.nccl_unique_id(unsafe.Pointer(id)))
 }
 
-// InitRank is ncclCommInitRank.
-func (*Library) InitRank(comm *nccl.Comm, ranks int32, id *nccl.ID, rank int32) nccl.Result {
+// config is a configuration as the library's own; its strings are freed by the function.
+func config(c *nccl.Config) (*C.struct_nccl_hints, func()) {
+	if c == nil {
+		return nil, func() {}
+	}
+	h := &C.struct_nccl_hints{cluster_size: C.int(c.Hints[nccl.ClusterSize]), min_ctas: C.int(c.Hints[nccl.MinCTAs]),
+		max_ctas: C.int(c.Hints[nccl.MaxCTAs]), split_share: C.int(c.Hints[nccl.SplitShare]),
+		collnet: C.int(c.Hints[nccl.Collnet]), cta_policy: C.int(c.Hints[nccl.CTAPolicy]),
+		shrink_share: C.int(c.Hints[nccl.ShrinkShare]), nvls_ctas: C.int(c.Hints[nccl.NVLSCTAs])}
+	if c.Net != "" {
+		h.net = C.CString(c.Net)
+	}
+	if c.Name != "" {
+		h.name = C.CString(c.Name)
+	}
+	return h, func() {
+		C.free(unsafe.Pointer(h.net))
+		C.free(unsafe.Pointer(h.name))
+	}
+}
+
+// InitRank is ncclCommInitRankConfig, or ncclCommInitRankScalable.
+func (*Library) InitRank(comm *nccl.Comm, ranks, rank int32, ids []nccl.ID, cfg *nccl.Config) nccl.Result {
 	var made C.uint64_t
-	r := C.nccl_init_rank(&made, C.int(ranks), unsafe.Pointer(id), C.int(rank))
+	h, free := config(cfg)
+	defer free()
+	r := C.nccl_init_rank(&made, C.int(ranks), C.int(rank), unsafe.Pointer(&ids[0]), C.int(len(ids)), h)
 	*comm = nccl.Comm(made)
 	return nccl.Result(r)
+}
+
+// Split is ncclCommSplit.
+func (*Library) Split(parent nccl.Comm, made *nccl.Comm, color, key int32, cfg *nccl.Config) nccl.Result {
+	var c C.uint64_t
+	h, free := config(cfg)
+	defer free()
+	r := C.nccl_split(C.uint64_t(parent), &c, C.int(color), C.int(key), h)
+	*made = nccl.Comm(c)
+	return nccl.Result(r)
+}
+
+// Shrink is ncclCommShrink.
+func (*Library) Shrink(
+	parent nccl.Comm, made *nccl.Comm, excluded []int32, abort bool, cfg *nccl.Config,
+) nccl.Result {
+	var c C.uint64_t
+	h, free := config(cfg)
+	defer free()
+	list := make([]C.int, len(excluded)+1)
+	for i, rank := range excluded {
+		list[i] = C.int(rank)
+	}
+	flags := C.int(0)
+	if abort {
+		flags = 1
+	}
+	r := C.nccl_shrink(C.uint64_t(parent), &c, &list[0], C.int(len(excluded)), flags, h)
+	*made = nccl.Comm(c)
+	return nccl.Result(r)
+}
+
+// Place is ncclCommUserRank and ncclCommCount.
+func (*Library) Place(comm nccl.Comm) (rank, ranks int32, r nccl.Result) {
+	var k, n C.int
+	r = nccl.Result(C.nccl_place(C.uint64_t(comm), &k, &n))
+	return int32(k), int32(n), r
+}
+
+// MakeReduction is ncclRedOpCreatePreMulSum.
+func (*Library) MakeReduction(
+	comm nccl.Comm, op *nccl.ReduceOp, scalar uint64, onDevice bool, of nccl.DataType,
+) nccl.Result {
+	var made C.int
+	device := C.int(0)
+	if onDevice {
+		device = 1
+	}
+	r := C.nccl_make_reduction(C.uint64_t(comm), &made, C.uint64_t(scalar), device, C.int(of))
+	*op = nccl.ReduceOp(made)
+	return nccl.Result(r)
+}
+
+// EndReduction is ncclRedOpDestroy.
+func (*Library) EndReduction(comm nccl.Comm, op nccl.ReduceOp) nccl.Result {
+	return nccl.Result(C.nccl_end_reduction(C.uint64_t(comm), C.int(op)))
 }
 
 // Group enqueues operations.

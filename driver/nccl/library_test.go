@@ -39,7 +39,7 @@ func TestLibrary(t *testing.T) {
 		t.Errorf("%v, ids %x and %x", r, a, b)
 	}
 	var comm nccl.Comm
-	if r := l.InitRank(&comm, 1, &a, 0); r != nccl.UnhandledCudaError || comm != 0 || l.LastError() == "" {
+	if r := l.InitRank(&comm, 1, 0, []nccl.ID{a}, nil); r != nccl.UnhandledCudaError || comm != 0 || l.LastError() == "" {
 		t.Errorf("a rank without a driver: %v, %#x, %q", r, comm, l.LastError())
 	}
 	if r := l.Group(nil); r != nccl.Success {

@@ -94,3 +94,19 @@ static double get(const void *p, int type, size_t i) {
   memcpy(&f, &w, 4);
   return f;
 }
+
+// Rank 0 makes an id and prints it, the others read it.
+static ncclUniqueId meeting(int rank) {
+  ncclUniqueId id;
+  char line[2 * sizeof id + 2];
+  if (!rank) {
+    NCCL(ncclGetUniqueId(&id));
+    for (size_t i = 0; i < sizeof id; i++) printf("%02x", (unsigned char)id.internal[i]);
+    printf("\n");
+    fflush(stdout);
+  } else {
+    CHECK(fgets(line, sizeof line, stdin), "no id");
+    for (size_t i = 0; i < sizeof id; i++) sscanf(line + 2 * i, "%2hhx", (unsigned char *)&id.internal[i]);
+  }
+  return id;
+}

@@ -53,23 +53,24 @@ type communicator struct {
 	rank, ranks int32
 	ctx         *context
 	calls       chan *collectiveCall
-	aborted     atomic.Bool // its thread makes no more calls
+	aborted     atomic.Bool              // its thread makes no more calls
+	reductions  map[uint32]nccl.ReduceOp // the program's own, by the numbers that it was told; 0: not made yet
 }
 
 // collectiveCall is a call that somebody waits for.
 type collectiveCall struct {
-	thread uint32
-	seq    uint64
-	class  class.Class
-	began  int64
-	make   func() nccl.Result // on the communicator's thread
-	answer func(text string) []byte
-	result nccl.Result
-	text   string // what was wrong
-	ctx    *context
-	used   []*stream      // which must not end meanwhile
-	over   func(ok bool)  // on the executor's thread
-	real   cuda.CUcontext // current while it is made; 0: none
+	thread   uint32
+	seq      uint64
+	class    class.Class
+	began    int64
+	make     func() nccl.Result // on the communicator's thread
+	answer   func(text string) []byte
+	result   nccl.Result
+	text     string     // what was wrong
+	contexts []*context // which must not end meanwhile, nor must these
+	used     []*stream
+	over     func(ok bool)  // on the executor's thread
+	real     cuda.CUcontext // current while it is made; 0: none
 }
 
 func newCollectives(s *Session, cfg Config) collectives {
@@ -102,9 +103,11 @@ func (cl *collectives) begin(c *command, cm *communicator, call *collectiveCall)
 	}
 	c.later = true
 	cl.underWay++
-	if call.ctx != nil {
-		call.ctx.collectives++
-		call.real = call.ctx.real
+	for i, ctx := range call.contexts {
+		ctx.collectives++
+		if i == 0 {
+			call.real = ctx.real
+		}
 	}
 	for _, st := range call.used {
 		st.collectives++
@@ -158,8 +161,8 @@ func (cl *collectives) poll() bool {
 	cl.mu.Unlock()
 	for _, call := range ended {
 		cl.underWay--
-		if call.ctx != nil {
-			call.ctx.collectives--
+		for _, ctx := range call.contexts {
+			ctx.collectives--
 		}
 		for _, st := range call.used {
 			st.collectives--
@@ -186,7 +189,10 @@ func asked[T any](cl *collectives, c *command) (m *T, rest []byte, ready bool, e
 	return m, rest, cl.open, err
 }
 
-const notOpen = "NCCL was not opened on this server"
+const (
+	notOpen  = "NCCL was not opened on this server"
+	notBegun = "the communicator is none, or has ended"
+)
 
 // openLibrary: nccl_open.
 func (cl *collectives) openLibrary(c *command) (cuda.CUresult, error) {
@@ -237,40 +243,6 @@ func (cl *collectives) uniqueID(c *command) (cuda.CUresult, error) {
 	return cl.begin(c, nil, call)
 }
 
-// initRank: ncclCommInitRank.
-func (cl *collectives) initRank(c *command) (cuda.CUresult, error) {
-	m, _, ready, err := asked[wire.NcclInit](cl, c)
-	switch {
-	case err != nil:
-		return 0, err
-	case !ready:
-		return refuseCall(c, nccl.InvalidUsage, notOpen)
-	case m.Comm == 0 || cl.comms[m.Comm] != nil:
-		return 0, protocolError("a communicator by the number %d", m.Comm)
-	case m.Ranks < 1 || m.Ranks > mostRanks || m.Rank < 0 || m.Rank >= m.Ranks:
-		return refuseCall(c, nccl.InvalidArgument, "there is no such rank")
-	case cl.entered == nil:
-		return cuda.CUDA_ERROR_INVALID_CONTEXT, nil
-	case len(cl.comms) >= mostComms:
-		return refuseCall(c, nccl.InvalidUsage, "the session has too many communicators")
-	}
-	number, id := m.Comm, nccl.ID(m.ID)
-	cm := &communicator{rank: m.Rank, ranks: m.Ranks, ctx: cl.entered, calls: make(chan *collectiveCall, mostCalls)}
-	cl.comms[number] = cm
-	go cl.serve(cm)
-	var made nccl.Comm
-	call := cl.call(c, func() nccl.Result { return cl.library.InitRank(&made, cm.ranks, &id, cm.rank) })
-	call.ctx = cm.ctx
-	call.over = func(ok bool) {
-		if ok {
-			cm.comm = made
-		} else {
-			cl.forget(number)
-		}
-	}
-	return cl.begin(c, cm, call)
-}
-
 // forget ends a communicator's thread, behind the calls that it has.
 func (cl *collectives) forget(number uint64) {
 	close(cl.comms[number].calls)
@@ -307,18 +279,19 @@ func (cl *collectives) group(c *command) (cuda.CUresult, error) {
 	}
 	list := make([]nccl.Operation, 0, m.Count)
 	var first *communicator
-	used := map[*stream]bool{}
+	used, contexts := map[*stream]bool{}, map[*context]bool{}
 	place := newRangeCheck(cl.base)
 	for range m.Count {
 		var o *wire.NcclOperation
 		o, rest, _ = wire.View[wire.NcclOperation](rest)
 		cm := cl.comm(o.Comm)
 		if cm == nil {
-			return refuseCall(c, nccl.InvalidArgument, "the communicator is none, or has ended")
+			return refuseCall(c, nccl.InvalidArgument, notBegun)
 		}
 		if first == nil {
 			first = cm
 		}
+		contexts[cm.ctx] = true
 		if r := cl.enter(cm.ctx.handle); r != cuda.CUDA_SUCCESS {
 			return r, nil
 		}
@@ -334,7 +307,12 @@ func (cl *collectives) group(c *command) (cuda.CUresult, error) {
 		list = append(list, op)
 	}
 	call := cl.call(c, func() nccl.Result { return cl.library.Group(list) })
-	call.ctx = first.ctx
+	call.contexts = []*context{first.ctx}
+	for ctx := range contexts {
+		if ctx != first.ctx {
+			call.contexts = append(call.contexts, ctx)
+		}
+	}
 	for st := range used {
 		call.used = append(call.used, st)
 	}
@@ -366,7 +344,14 @@ func (*collectives) operation(
 ) (nccl.Operation, string) {
 	op := nccl.Operation{Comm: cm.comm, Count: o.Count, Stream: uint64(st.real), Function: nccl.Function(o.Function),
 		Type: nccl.DataType(o.Type), Op: nccl.ReduceOp(o.Op), Peer: o.Peer}
+	own := cm.reductions[o.Op]
+	if op.Op.Made() && own != 0 {
+		op.Op = nccl.Sum
+	}
 	send, recv, ok := op.Ends(cm.rank, cm.ranks)
+	if own != 0 {
+		op.Op = own
+	}
 	if !ok {
 		return op, "there is no such function, type, reduction or peer, or the count is too large"
 	}
@@ -429,11 +414,11 @@ func (cl *collectives) end(c *command) (cuda.CUresult, error) {
 	}
 	cm := cl.comms[m.Comm]
 	if cm == nil || cm.comm == 0 {
-		return refuseCall(c, nccl.InvalidArgument, "the communicator is none, or has ended")
+		return refuseCall(c, nccl.InvalidArgument, notBegun)
 	}
 	call := cl.call(c, nil)
 	if cl.contexts[cm.ctx.handle] == cm.ctx {
-		call.ctx = cm.ctx
+		call.contexts = []*context{cm.ctx}
 	}
 	switch m.Verb {
 	case wire.NcclEndFinalize:
@@ -458,7 +443,7 @@ func (cl *collectives) state(c *command) (cuda.CUresult, error) {
 	}
 	cm := cl.comms[m.Comm]
 	if cm == nil || cm.comm == 0 {
-		return refuseCall(c, nccl.InvalidArgument, "the communicator is none, or has ended")
+		return refuseCall(c, nccl.InvalidArgument, notBegun)
 	}
 	state, r := cl.library.AsyncError(cm.comm)
 	text := ""

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,8 @@ type fakeNCCL struct {
 	mu             sync.Mutex
 	groups         [][]nccl.Operation
 	ended          []string
+	ids            []nccl.ID
+	config         *nccl.Config
 }
 
 func (f *fakeNCCL) Open() (uint32, error) { return 23007, nil }
@@ -27,8 +30,11 @@ func (f *fakeNCCL) UniqueID(id *nccl.ID) nccl.Result {
 	return nccl.Success
 }
 
-func (f *fakeNCCL) InitRank(comm *nccl.Comm, ranks int32, _ *nccl.ID, _ int32) nccl.Result {
+func (f *fakeNCCL) InitRank(comm *nccl.Comm, ranks, _ int32, ids []nccl.ID, cfg *nccl.Config) nccl.Result {
 	<-f.start
+	f.mu.Lock()
+	f.ids, f.config = ids, cfg
+	f.mu.Unlock()
 	if ranks == 13 {
 		return nccl.SystemError
 	}
@@ -90,8 +96,15 @@ func (c *client) nccl(want nccl.Result, op uint16, payload []byte) string {
 }
 
 func initOf(comm uint64, ranks, rank int32) []byte {
-	return wire.Bytes(&wire.NcclInit{Comm: comm, Ranks: ranks, Rank: rank})
+	return initWith(wire.NcclInit{Comm: comm, Ranks: ranks, Rank: rank, Ids: 1}, make([]byte, nccl.IDBytes),
+		configOf(wire.NcclConfig{}))
 }
+
+func initWith(m wire.NcclInit, more ...[]byte) []byte {
+	return slices.Concat(append([][]byte{slices.Clone(wire.Bytes(&m))}, more...)...)
+}
+
+func configOf(m wire.NcclConfig) []byte { return slices.Clone(wire.Bytes(&m)) }
 
 func groupOf(list ...wire.NcclOperation) []byte {
 	b := append([]byte(nil), wire.Bytes(&wire.NcclGroup{Count: uint32(len(list))})...)
@@ -224,13 +237,31 @@ func TestHostileCollectives(t *testing.T) {
 		flags   transport.CommandFlags
 		payload []byte
 	}{
-		"without an answer":       {wire.OpNcclOpen, 0, words(0)},
-		"an init without answer":  {wire.OpNcclInit, 0, initOf(1, 1, 0)},
-		"a group without answer":  {wire.OpNcclGroup, 0, groupOf(wire.NcclOperation{})},
-		"an end without answer":   {wire.OpNcclEnd, 0, endOf(1, 0)},
-		"a state without answer":  {wire.OpNcclState, 0, words(1)},
-		"an id without answer":    {wire.OpNcclUniqueID, 0, words(0)},
-		"an empty init":           {wire.OpNcclInit, answer, words(0)},
+		"without an answer":      {wire.OpNcclOpen, 0, words(0)},
+		"an init without answer": {wire.OpNcclInit, 0, initOf(1, 1, 0)},
+		"a group without answer": {wire.OpNcclGroup, 0, groupOf(wire.NcclOperation{})},
+		"an end without answer":  {wire.OpNcclEnd, 0, endOf(1, 0)},
+		"a state without answer": {wire.OpNcclState, 0, words(1)},
+		"an id without answer":   {wire.OpNcclUniqueID, 0, words(0)},
+		"an empty init":          {wire.OpNcclInit, answer, words(0)},
+		"an init without ids":    {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1})},
+		"an init of many ids":    {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1 << 31})},
+		"an id that is cut off":  {wire.OpNcclInit, answer, initOf(1, 1, 0)[:100]},
+		"no configuration":       {wire.OpNcclInit, answer, initOf(1, 1, 0)[:160]},
+		"a name that is cut off": {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1},
+			make([]byte, nccl.IDBytes), configOf(wire.NcclConfig{NameBytes: 9}), make([]byte, 8))},
+		"a long name": {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1},
+			make([]byte, nccl.IDBytes), configOf(wire.NcclConfig{NameBytes: 257}), make([]byte, 257))},
+		"a network": {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1},
+			make([]byte, nccl.IDBytes), configOf(wire.NcclConfig{Given: 1, Net: 3}))},
+		"a split without answer":  {wire.OpNcclSplit, 0, splitOf(wire.NcclSplit{Comm: 1, Made: 2})},
+		"a split into 0":          {wire.OpNcclSplit, answer, splitOf(wire.NcclSplit{Comm: 1})},
+		"a split of a verb":       {wire.OpNcclSplit, answer, splitOf(wire.NcclSplit{Comm: 1, Made: 2, Verb: 3})},
+		"a split without many":    {wire.OpNcclSplit, answer, splitOf(wire.NcclSplit{Comm: 1, Made: 2, Excluded: 1 << 30})},
+		"a split without one":     {wire.OpNcclSplit, answer, splitOf(wire.NcclSplit{Comm: 1, Made: 2, Excluded: 1})},
+		"a reduction unanswered":  {wire.OpNcclReduction, 0, wire.Bytes(&wire.NcclReduction{Comm: 1})},
+		"a reduction elsewhere":   {wire.OpNcclReduction, answer, wire.Bytes(&wire.NcclReduction{Comm: 1, Residence: 2})},
+		"an end of a reduction":   {wire.OpNcclReductionEnd, 0, words(1, 5)},
 		"communicator 0":          {wire.OpNcclInit, answer, initOf(0, 1, 0)},
 		"an empty group":          {wire.OpNcclGroup, answer, groupOf()},
 		"a group that is cut off": {wire.OpNcclGroup, answer, words(2)},

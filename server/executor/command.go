@@ -72,6 +72,9 @@ var wireOps = [...]handler{
 	wire.OpNcclEnd - firstWire:           inCollectives((*collectives).end),
 	wire.OpNcclState - firstWire:         inCollectives((*collectives).state),
 	wire.OpNcclBehind - firstWire:        inCollectives((*collectives).behind),
+	wire.OpNcclSplit - firstWire:         inCollectives((*collectives).split),
+	wire.OpNcclReduction - firstWire:     inCollectives((*collectives).makeReduction),
+	wire.OpNcclReductionEnd - firstWire:  inCollectives((*collectives).endReduction),
 }
 
 // serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those

@@ -9,7 +9,6 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct nccl_comm *first;
-static uint64_t last_number;
 static char last_error[NCCL_TEXT];
 
 int nccl_failed(int result, const char *text) {
@@ -31,8 +30,7 @@ int nccl_answered(int32_t driver, const struct nccl_answer *a, uint32_t got) {
   return a->head.result ? nccl_failed(a->head.result, a->text) : ncclSuccess;
 }
 
-/* Asks for a call of NCCL; the text in the answer ends with a NUL. */
-static int ask(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, struct nccl_answer *a) {
+int nccl_ask(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, struct nccl_answer *a) {
   uint32_t got = 0;
   memset(a, 0, sizeof *a);
   int32_t r = nccl_front->ask(op, context, payload, bytes, a, sizeof *a - 1, &got);
@@ -60,6 +58,13 @@ int nccl_comm_of(const void *handle, struct nccl_comm *copy) {
   return c != NULL;
 }
 
+void nccl_remember(struct nccl_comm *c) {
+  pthread_mutex_lock(&lock);
+  c->next = first;
+  first = c;
+  pthread_mutex_unlock(&lock);
+}
+
 static int forget(const void *handle, struct nccl_comm *copy) {
   pthread_mutex_lock(&lock);
   struct nccl_comm **at = find(handle), *c = handle ? *at : NULL;
@@ -72,9 +77,9 @@ static int forget(const void *handle, struct nccl_comm *copy) {
   return c != NULL;
 }
 
-static int bad_comm(void) { return nccl_failed(ncclInvalidArgument, "the communicator is none, or has ended"); }
+int nccl_bad_comm(void) { return nccl_failed(ncclInvalidArgument, "the communicator is none, or has ended"); }
 
-/* ---- the beginning ---- */
+/* ---- the id ---- */
 
 int own_ncclGetUniqueId(void *id) {
   if (!id) return nccl_failed(ncclInvalidArgument, "no place for the id");
@@ -90,94 +95,26 @@ int own_ncclGetUniqueId(void *id) {
   return ncclSuccess;
 }
 
-/* The calling thread's context and device; where there is none yet, as in the runtime, the first device's primary one.
- */
-static int current(uint64_t *context, int *device) {
-  int (*get)(void *) = (int (*)(void *))(void *)nccl_driver("cuCtxGetCurrent");
-  int (*set)(uint64_t) = (int (*)(uint64_t))(void *)nccl_driver("cuCtxSetCurrent");
-  int (*retain)(void *, int) = (int (*)(void *, int))(void *)nccl_driver("cuDevicePrimaryCtxRetain");
-  int (*of)(void *) = (int (*)(void *))(void *)nccl_driver("cuCtxGetDevice");
-  *context = 0;
-  int r = get(context);
-  if (!r && !*context && !(r = retain(context, 0))) r = set(*context);
-  return r ? r : of(device);
-}
-
-int nccl_begin(const struct nccl_start *s) {
-  struct nccl_comm *c = calloc(1, sizeof *c);
-  struct wire_nccl_init m = {.ranks = s->ranks, .rank = s->rank};
-  struct nccl_answer a;
-  if (!c) return nccl_failed(ncclSystemError, "out of memory");
-  int r = current(&c->context, &c->device);
-  if (r) {
-    free(c);
-    return nccl_answered(r, NULL, 0);
-  }
-  c->rank = s->rank;
-  c->ranks = s->ranks;
-  pthread_mutex_lock(&lock);
-  m.comm = c->number = ++last_number;
-  pthread_mutex_unlock(&lock);
-  memcpy(m.id, s->id.bytes, sizeof m.id);
-  r = ask(OP_NCCL_INIT, c->context, &m, sizeof m, &a);
-  if (r) {
-    free(c);
-    return r;
-  }
-  pthread_mutex_lock(&lock);
-  c->next = first;
-  first = c;
-  *s->comm = c;
-  pthread_mutex_unlock(&lock);
-  return ncclSuccess;
-}
-
-/* What ncclConfig_t begins with. What follows are hints, which are for the server to give. */
-struct config { size_t size; uint32_t magic, version; int32_t blocking; };
-
-static int start(uint32_t function, void **comm, int ranks, const ncclUniqueId *id, int rank, const void *config) {
-  static _Atomic uint8_t not_blocking, several;
-  struct config c = {.blocking = 1};
-  if (!comm || ranks < 1 || rank < 0 || rank >= ranks)
-    return nccl_note(nccl_failed(ncclInvalidArgument, "no place for the communicator, or no such rank"));
-  *comm = NULL;
-  if (config) memcpy(&c, config, sizeof c);
-  if (config && c.magic != 0xcafebeef)
-    return nccl_note(nccl_failed(ncclInvalidArgument, "the configuration was not initialised"));
-  if (c.blocking == 0) return nccl_refused_part(&not_blocking, function, "a communicator that does not block");
-  struct nccl_start s = {comm, ranks, rank, *id};
-  int deferred = nccl_defer(&s);
-  if (deferred == 2) return nccl_refused_part(&several, function, "several ranks of one group");
-  return deferred ? ncclSuccess : nccl_begin(&s);
-}
-
-int own_ncclCommInitRank(void *comm, int ranks, ncclUniqueId id, int rank) {
-  return start(NCCL_ncclCommInitRank, comm, ranks, &id, rank, NULL);
-}
-int own_ncclCommInitRankConfig(void *comm, int ranks, ncclUniqueId id, int rank, void *config) {
-  return start(NCCL_ncclCommInitRankConfig, comm, ranks, &id, rank, config);
-}
-
 /* ---- the end ---- */
 
 static int end(const struct nccl_comm *c, uint32_t verb) {
   struct wire_nccl_end m = {.comm = c->number, .verb = verb};
   struct nccl_answer a;
-  return ask(OP_NCCL_END, 0, &m, sizeof m, &a);
+  return nccl_ask(OP_NCCL_END, 0, &m, sizeof m, &a);
 }
 int own_ncclCommFinalize(void *comm) {
   struct nccl_comm c;
-  return nccl_comm_of(comm, &c) ? end(&c, WIRE_NCCL_END_FINALIZE) : bad_comm();
+  return nccl_comm_of(comm, &c) ? end(&c, WIRE_NCCL_END_FINALIZE) : nccl_bad_comm();
 }
 int own_ncclCommDestroy(void *comm) {
   struct nccl_comm c;
   if (!comm) return ncclSuccess;
-  return forget(comm, &c) ? end(&c, WIRE_NCCL_END_DESTROY) : bad_comm();
+  return forget(comm, &c) ? end(&c, WIRE_NCCL_END_DESTROY) : nccl_bad_comm();
 }
 int own_ncclCommAbort(void *comm) {
   struct nccl_comm c;
   if (!comm) return ncclSuccess;
-  return forget(comm, &c) ? end(&c, WIRE_NCCL_END_ABORT) : bad_comm();
+  return forget(comm, &c) ? end(&c, WIRE_NCCL_END_ABORT) : nccl_bad_comm();
 }
 
 /* ---- facts ---- */
@@ -185,9 +122,9 @@ int own_ncclCommAbort(void *comm) {
 int own_ncclCommGetAsyncError(void *comm, void *state) {
   struct nccl_comm c;
   struct nccl_answer a;
-  if (!state || !nccl_comm_of(comm, &c)) return bad_comm();
+  if (!state || !nccl_comm_of(comm, &c)) return nccl_bad_comm();
   struct wire_nccl_state m = {.comm = c.number};
-  int r = ask(OP_NCCL_STATE, 0, &m, sizeof m, &a);
+  int r = nccl_ask(OP_NCCL_STATE, 0, &m, sizeof m, &a);
   if (!r) *(int *)state = (int)a.head.value;
   if (!r && a.head.value) nccl_failed((int)a.head.value, a.text);
   return r;
@@ -195,13 +132,28 @@ int own_ncclCommGetAsyncError(void *comm, void *state) {
 
 static int fact(void *comm, void *to, size_t at) {
   struct nccl_comm c;
-  if (!to || !nccl_comm_of(comm, &c)) return bad_comm();
+  if (!to || !nccl_comm_of(comm, &c)) return nccl_bad_comm();
   memcpy(to, (const char *)&c + at, sizeof(int));
   return ncclSuccess;
 }
 int own_ncclCommCount(void *comm, void *count) { return fact(comm, count, offsetof(struct nccl_comm, ranks)); }
 int own_ncclCommUserRank(void *comm, void *rank) { return fact(comm, rank, offsetof(struct nccl_comm, rank)); }
 int own_ncclCommCuDevice(void *comm, void *device) { return fact(comm, device, offsetof(struct nccl_comm, device)); }
+
+/* ---- registration: NCCL may leave a buffer as it is, and gives no handle then ---- */
+
+int own_ncclCommRegister(void *comm, void *buffer, size_t bytes, void *handle) {
+  struct nccl_comm c;
+  if (!nccl_comm_of(comm, &c)) return nccl_bad_comm();
+  if (!buffer || !bytes || !handle) return nccl_failed(ncclInvalidArgument, "no buffer, or no place for its handle");
+  memset(handle, 0, sizeof(void *));
+  return ncclSuccess;
+}
+int own_ncclCommDeregister(void *comm, void *handle) {
+  struct nccl_comm c;
+  if (!nccl_comm_of(comm, &c)) return nccl_bad_comm();
+  return handle ? nccl_failed(ncclInvalidArgument, "the handle is none") : ncclSuccess;
+}
 
 /* ---- memory: as NCCL gives it where it has no better than the driver's ---- */
 

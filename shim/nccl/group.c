@@ -10,8 +10,9 @@ struct group {
   int result;                  /* the first failure of a call in the group */
   uint64_t context;            /* of the first operation's communicator */
   struct wire_nccl_operation *list;
-  int starts;                  /* a communicator begins with the group's end */
-  struct nccl_start start;
+  struct nccl_start *starts;   /* communicators that begin with the group's end */
+  struct wire_nccl_reduction_end *ended; /* reductions that end with it */
+  uint32_t ended_count, ended_room;
 };
 static __thread struct group group;
 
@@ -20,11 +21,9 @@ int nccl_note(int result) {
   return result;
 }
 
-int nccl_defer(const struct nccl_start *s) {
+int nccl_defer(struct nccl_start *s) {
   if (!group.depth) return 0;
-  if (group.starts) return 2;
-  group.starts = 1;
-  group.start = *s;
+  nccl_append(&group.starts, s);
   return 1;
 }
 
@@ -41,28 +40,32 @@ static int send_operations(uint64_t context, const struct wire_nccl_operation *l
   return nccl_answered(r, &a, got);
 }
 
+/* A list with room for one more; NULL: there is none. */
+static void *with_room(void *list, uint32_t count, uint32_t *room, size_t size) {
+  if (count < *room) return list;
+  uint32_t more = *room ? 2 * *room : 16;
+  void *grown = realloc(list, more * size);
+  if (grown) *room = more;
+  return grown;
+}
+
 /* Into the list; 0: there is no room. */
 static int add(const struct wire_nccl_operation *o) {
   struct group *g = &group;
-  if (g->count == g->room) {
-    uint32_t room = g->room ? 2 * g->room : 16;
-    void *list = realloc(g->list, room * sizeof *g->list);
-    if (!list) return 0;
-    g->list = list;
-    g->room = room;
-  }
+  void *list = with_room(g->list, g->count, &g->room, sizeof *g->list);
+  if (!list) return 0;
+  g->list = list;
   g->list[g->count++] = *o;
   return 1;
 }
 
 static int operate(uint32_t function, const void *comm, struct wire_nccl_operation o) {
-  static _Atomic uint8_t many, own_reduction;
+  static _Atomic uint8_t many;
   struct nccl_comm c;
   if (!nccl_comm_of(comm, &c))
     return nccl_note(nccl_failed(ncclInvalidArgument, "the communicator is none, or has ended"));
   if (o.type >= NCCL_TYPES || (!o.send && !o.recv && o.count) || o.peer < 0 || o.peer >= c.ranks)
     return nccl_note(nccl_failed(ncclInvalidArgument, "no such type, peer or root, or no buffers"));
-  if (o.op >= NCCL_OPERATORS) return nccl_refused_part(&own_reduction, function, "a reduction of the program's own");
   o.comm = c.number;
   if (!group.depth) return send_operations(c.context, &o, 1);
   if (group.count == WIRE_MAX_NCCL_OPERATIONS) return nccl_refused_part(&many, function, "8192 more of one group");
@@ -103,6 +106,46 @@ int own_ncclRecv(void *to, size_t count, int type, int peer, void *comm, void *s
   OPERATION(ncclRecv, WIRE_NCCL_FUNCTION_RECV, .recv = ADDRESS(to), .peer = peer);
 }
 
+/* ---- reductions of the program's own ---- */
+
+static const uint8_t element_bytes[NCCL_TYPES] = {NCCL_ELEMENT_BYTES};
+
+int own_ncclRedOpCreatePreMulSum(void *op, void *scalar, int type, int residence, void *comm) {
+  struct nccl_comm c;
+  struct nccl_answer a;
+  if (!nccl_comm_of(comm, &c)) return nccl_note(nccl_bad_comm());
+  if (!op || !scalar || type < 0 || type >= NCCL_TYPES || residence < 0 || residence > WIRE_NCCL_SCALAR_HOST)
+    return nccl_note(nccl_failed(ncclInvalidArgument, "no such type or residence, or no scalar, or no place"));
+  struct wire_nccl_reduction m = {.comm = c.number, .scalar = (uint64_t)(uintptr_t)scalar, .type = (uint32_t)type,
+                                  .residence = (uint32_t)residence};
+  if (residence == WIRE_NCCL_SCALAR_HOST) {
+    m.scalar = 0;
+    memcpy(&m.scalar, scalar, element_bytes[type]);
+  }
+  int r = nccl_ask(OP_NCCL_REDUCTION, c.context, &m, sizeof m, &a);
+  if (!r) *(int *)op = (int)a.head.value;
+  return nccl_note(r);
+}
+
+static int end_reduction(const struct wire_nccl_reduction_end *m) {
+  struct nccl_answer a;
+  return nccl_ask(OP_NCCL_REDUCTION_END, 0, m, sizeof *m, &a);
+}
+
+/* Operations of the group may use it, which are not under way before its end. */
+int own_ncclRedOpDestroy(int op, void *comm) {
+  struct group *g = &group;
+  struct nccl_comm c;
+  if (!nccl_comm_of(comm, &c)) return nccl_note(nccl_bad_comm());
+  struct wire_nccl_reduction_end m = {.comm = c.number, .reduction = (uint32_t)op};
+  if (!g->depth) return end_reduction(&m);
+  void *list = with_room(g->ended, g->ended_count, &g->ended_room, sizeof m);
+  if (!list) return nccl_note(nccl_failed(ncclSystemError, "out of memory"));
+  g->ended = list;
+  g->ended[g->ended_count++] = m;
+  return ncclSuccess;
+}
+
 /* ---- groups ---- */
 
 int own_ncclGroupStart(void) {
@@ -117,15 +160,16 @@ int own_ncclGroupEnd(void) {
   struct group mine = *g;
   memset(g, 0, sizeof *g);
   int r = mine.result;
-  if (!r && mine.starts) r = nccl_begin(&mine.start);
+  if (r) nccl_drop(mine.starts);
+  else r = nccl_begin(mine.starts);
   if (!r && mine.count) r = send_operations(mine.context, mine.list, mine.count);
+  for (uint32_t i = 0; i < mine.ended_count; i++) end_reduction(&mine.ended[i]);
   free(mine.list);
+  free(mine.ended);
   return r;
 }
 
 /* ---- collectives that are groups of transfers ---- */
-
-static const uint8_t element_bytes[NCCL_TYPES] = {NCCL_ELEMENT_BYTES};
 
 /* Transfers between this rank and all: to and from a piece of each buffer; a buffer that is NULL takes no part. */
 static int with_all(const void *from, void *to, size_t count, int type, void *comm, void *stream) {

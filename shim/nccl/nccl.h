@@ -32,6 +32,8 @@ struct nccl_answer { struct wire_nccl_result head; char text[NCCL_TEXT]; };
 /* A command's answer as a result; what was wrong is what ncclGetLastError says from now on. */
 int nccl_answered(int32_t driver, const struct nccl_answer *a, uint32_t got);
 int nccl_failed(int result, const char *text);
+/* Asks for a call of NCCL; the text in the answer ends with a NUL. */
+int nccl_ask(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, struct nccl_answer *);
 
 /* ---- communicators (comm.c) ---- */
 struct nccl_comm {
@@ -41,10 +43,21 @@ struct nccl_comm {
 };
 /* What a program's handle stands for, as it was; 0: for nothing. */
 int nccl_comm_of(const void *handle, struct nccl_comm *copy);
-struct nccl_start { void **comm; int ranks, rank; ncclUniqueId id; };
-int nccl_begin(const struct nccl_start *);
+void nccl_remember(struct nccl_comm *); /* from now on it is the program's */
+int nccl_bad_comm(void);
+
+/* ---- their beginning (start.c) ---- */
+struct nccl_start;
+int nccl_begin(struct nccl_start *list);   /* all of a group, or one; frees them */
+void nccl_drop(struct nccl_start *list);
+void nccl_append(struct nccl_start **list, struct nccl_start *);
 
 /* ---- groups (group.c) ---- */
-int nccl_defer(const struct nccl_start *); /* 0: there is no group; 1: until its end, 2: there is one already */
+int nccl_defer(struct nccl_start *);       /* not 0: there is a group, with whose end it begins */
 int nccl_note(int result);                 /* a group with a call that failed fails */
+
+/* what other files call of the exported ones */
+int own_ncclGetUniqueId(void *id);
+int own_ncclGroupStart(void);
+int own_ncclGroupEnd(void);
 #endif

@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,9 @@ EXPORT int ncclCommGetAsyncError(struct comm *c, int *state) {
   return ncclSuccess;
 }
 
+static void finish(struct comm *c);
+int ncclCommAbort(struct comm *c);
+
 /* ---- the beginning ---- */
 
 EXPORT int ncclGetUniqueId(ncclUniqueId *id) {
@@ -89,16 +93,25 @@ static void try_waiting(void) {
   streams_wait = !driver.wait_value(NULL, (uint64_t)(uintptr_t)word, 1, 0);
 }
 
-EXPORT int ncclCommInitRank(struct comm **comm, int ranks, ncclUniqueId id, int rank) {
-  if (!has_driver()) return fail(ncclUnhandledCudaError, "there is no driver in the process");
-  if (ranks < 1 || rank < 0 || rank >= ranks) return fail(ncclInvalidArgument, "there is no such rank");
+static struct comm *new_comm(int rank, int ranks) {
   struct comm *c = calloc(1, sizeof *c);
-  *comm = NULL;
-  if (!c || !(c->peers = calloc((size_t)ranks, sizeof *c->peers))) return fail(ncclSystemError, "out of memory");
+  if (!c || !(c->peers = calloc((size_t)ranks, sizeof *c->peers))) {
+    free(c);
+    return NULL;
+  }
   c->rank = rank;
   c->ranks = ranks;
   pthread_mutex_init(&c->lock, NULL);
   pthread_cond_init(&c->changed, NULL);
+  return c;
+}
+
+EXPORT int ncclCommInitRank(struct comm **comm, int ranks, ncclUniqueId id, int rank) {
+  if (!has_driver()) return fail(ncclUnhandledCudaError, "there is no driver in the process");
+  if (ranks < 1 || rank < 0 || rank >= ranks) return fail(ncclInvalidArgument, "there is no such rank");
+  struct comm *c = new_comm(rank, ranks);
+  *comm = NULL;
+  if (!c) return fail(ncclSystemError, "out of memory");
   if (driver.get_current(&c->context) || !c->context) return fail(ncclUnhandledCudaError, "no context is current");
   driver.get_device(&c->device);
   pthread_once(&tried, try_waiting);
@@ -108,8 +121,122 @@ EXPORT int ncclCommInitRank(struct comm **comm, int ranks, ncclUniqueId id, int 
   return ncclSuccess;
 }
 
-EXPORT int ncclCommInitRankConfig(struct comm **comm, int ranks, ncclUniqueId id, int rank, void *config) {
-  return (void)config, ncclCommInitRank(comm, ranks, id, rank);
+/* What ncclConfig_t begins with. */
+struct config { size_t size; unsigned magic, version; int blocking, cluster_size, min_ctas, max_ctas; };
+
+static int bad_config(const struct config *c) {
+  return c && (c->magic != 0xcafebeef || (c->min_ctas != INT_MIN && c->min_ctas < 1) ||
+               (c->min_ctas != INT_MIN && c->max_ctas != INT_MIN && c->min_ctas > c->max_ctas));
+}
+
+EXPORT int ncclCommInitRankConfig(struct comm **comm, int ranks, ncclUniqueId id, int rank, struct config *config) {
+  if (bad_config(config)) return fail(ncclInvalidArgument, "the configuration is none");
+  return ncclCommInitRank(comm, ranks, id, rank);
+}
+
+EXPORT int ncclCommInitRankScalable(struct comm **comm, int ranks, int rank, int count, ncclUniqueId *ids,
+                                    struct config *config) {
+  if (count < 1 || count > ranks) return fail(ncclInvalidArgument, "there are not so many ids");
+  return ncclCommInitRankConfig(comm, ranks, ids[0], rank, config);
+}
+
+/* ---- parts ---- */
+
+struct member { int32_t color, key, rank; struct sockaddr_in address; };
+
+static int by_key(const void *a, const void *b) {
+  const struct member *x = a, *y = b;
+  return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->rank - y->rank;
+}
+
+/* A communicator of those that take part and say the same colour. */
+static int part_of(struct comm *c, const uint8_t *takes_part, int color, int key, struct comm **made) {
+  struct member mine = {.color = color, .key = key, .rank = c->rank};
+  struct member *all = calloc((size_t)c->ranks, sizeof *all), *at = all;
+  struct comm *n = new_comm(0, c->ranks);
+  *made = NULL;
+  finish(c);
+  int r = all && n ? sim_listen(n, &mine.address) : ncclSystemError;
+  if (!r) r = sim_exchange(c, takes_part, &mine, all, sizeof mine);
+  if (r || color < 0) {
+    if (n) sim_close(n); /* nobody knows of it */
+    free(all);
+    return r ? fail(r, "the ranks did not meet") : ncclSuccess;
+  }
+  for (int i = 0; i < c->ranks; i++)
+    if (takes_part[i] && all[i].color == color) *at++ = all[i];
+  n->ranks = (int)(at - all);
+  n->context = c->context;
+  n->device = c->device;
+  qsort(all, (size_t)n->ranks, sizeof *all, by_key);
+  for (int i = 0; i < n->ranks; i++) {
+    n->peers[i] = (struct peer){all[i].address, {-1, 0}, {-1, 0}, {-1, 0}};
+    if (all[i].rank == c->rank) n->rank = i;
+  }
+  free(all);
+  *made = n;
+  return ncclSuccess;
+}
+
+EXPORT int ncclCommSplit(struct comm *c, int color, int key, struct comm **made, struct config *config) {
+  if (bad_config(config) || color < -1) return fail(ncclInvalidArgument, "the configuration or the colour is none");
+  uint8_t *all = malloc((size_t)c->ranks);
+  if (!all) return fail(ncclSystemError, "out of memory");
+  memset(all, 1, (size_t)c->ranks);
+  int r = part_of(c, all, color, key, made);
+  free(all);
+  return r;
+}
+
+/* Waits of what is under way end, and none of the ways to other ranks is used again. */
+static void start_over(struct comm *c) {
+  char byte;
+  int listener = c->listener;
+  ncclCommAbort(c);
+  pthread_mutex_lock(&c->lock);
+  for (struct job *j = c->jobs; j; j = j->next)
+    while (!j->over) pthread_cond_wait(&c->changed, &c->lock);
+  c->state = ncclSuccess;
+  c->aborted = 0;
+  pthread_mutex_unlock(&c->lock);
+  c->listener = -1;
+  sim_close(c);
+  c->listener = listener;
+  for (int i = 0; i < c->ranks; i++) c->peers[i].star.agreed = c->peers[i].to.agreed = c->peers[i].from.agreed = 0;
+  if (read(c->wake[0], &byte, 1) != 1) fail(ncclSystemError, "a pipe that cannot be read");
+}
+
+EXPORT int ncclCommShrink(struct comm *c, int *excluded, int count, struct comm **made, struct config *config,
+                          int flags) {
+  if (bad_config(config)) return fail(ncclInvalidArgument, "the configuration is none");
+  uint8_t *all = malloc((size_t)c->ranks);
+  if (!all) return fail(ncclSystemError, "out of memory");
+  memset(all, 1, (size_t)c->ranks);
+  for (int i = 0; i < count; i++)
+    if (excluded[i] >= 0 && excluded[i] < c->ranks) all[excluded[i]] = 0;
+  if (flags & 1) start_over(c);
+  int r = all[c->rank] ? part_of(c, all, 0, 0, made) : fail(ncclInvalidArgument, "this rank is left out");
+  free(all);
+  return r;
+}
+
+/* ---- reductions of the program's own ---- */
+
+EXPORT int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, struct comm *c) {
+  int i = 0;
+  while (i < REDUCTIONS && c->own[i].used) i++;
+  if (i == REDUCTIONS || type < 0 || type >= NCCL_TYPES || !sim_reduces(type))
+    return fail(ncclInvalidArgument, "there is no such type, or there are too many reductions");
+  c->own[i] = (struct reduction){1, type, residence == 0, (uint64_t)(uintptr_t)scalar};
+  if (residence) memcpy(&c->own[i].scalar, scalar, sim_element_bytes[type]);
+  *op = NCCL_OPERATORS + i;
+  return ncclSuccess;
+}
+EXPORT int ncclRedOpDestroy(int op, struct comm *c) {
+  int i = op - NCCL_OPERATORS;
+  if (i < 0 || i >= REDUCTIONS || !c->own[i].used) return fail(ncclInvalidArgument, "there is no such reduction");
+  c->own[i].used = 0;
+  return ncclSuccess;
 }
 
 /* ---- jobs ---- */
@@ -208,6 +335,8 @@ static int enqueue(struct job *j) {
     struct operation *o = &j->list[i];
     r = order(o->stream, main);
     if (!r && o->in_bytes) r = driver.down(o->in, o->send, o->in_bytes, main);
+    if (!r && o->own && o->own->on_device)
+      r = driver.down(o->scalar, o->own->scalar, sim_element_bytes[o->type], main);
   }
   if (!r) r = driver.host_function(main, post, j);
   if (!r && streams_wait) r = driver.wait_value(main, (uint64_t)(uintptr_t)j->memory, 1, 0);
@@ -223,9 +352,8 @@ enum { HEAD = 64 }; /* of a job's memory: the word that its stream waits for */
 /* Makes a job of operations of one communicator. */
 static int submit(struct comm *c, const struct operation *list, int count) {
   size_t bytes = HEAD;
-  int r = c->state ? c->state : sim_connect(c, list, count);
-  if (r) return fail(r, "a peer cannot be reached");
-  for (int i = 0; i < count; i++) bytes += list[i].in_bytes + list[i].out_bytes + 128;
+  int r;
+  for (int i = 0; i < count; i++) bytes += list[i].in_bytes + list[i].out_bytes + 128 + 64;
   void *before = NULL;
   driver.get_current(&before);
   if (driver.set_current(c->context)) return fail(ncclUnhandledCudaError, "the context cannot be used");
@@ -240,7 +368,9 @@ static int submit(struct comm *c, const struct operation *list, int count) {
   for (struct operation *o = own; o < own + count; o++) {
     o->in = at;
     o->out = at + (o->in_bytes + 63) / 64 * 64;
-    at = o->out + (o->out_bytes + 63) / 64 * 64;
+    o->scalar = o->out + (o->out_bytes + 63) / 64 * 64;
+    at = o->scalar + 64;
+    if (o->own && !o->own->on_device) memcpy(o->scalar, &o->own->scalar, sizeof o->own->scalar);
   }
   pthread_mutex_lock(&c->lock);
   j->ticket = c->issued++;
@@ -256,20 +386,49 @@ enum { GROUP = 8192 };
 struct entry { struct comm *comm; struct operation operation; };
 static __thread struct { int depth, count, result; struct entry *list; } group;
 
-static int flush_group(void) {
+/* The operations of one communicator of a group. */
+struct share { struct comm *comm; struct operation *list; int count, result; pthread_t thread; };
+
+static void *connect_share(void *argument) {
+  struct share *s = argument;
+  s->result = s->comm->state ? s->comm->state : sim_connect(s->comm, s->list, s->count);
+  return NULL;
+}
+
+/* Communicators of one group may be ranks that wait for each other, so all connect at the same time. */
+static int connect_all(struct share *shares, int count) {
   int r = ncclSuccess;
+  if (count == 1) connect_share(shares);
+  else
+    for (int i = 0; i < count; i++)
+      if (pthread_create(&shares[i].thread, NULL, connect_share, &shares[i])) abort();
+  for (int i = 0; i < count; i++) {
+    if (count > 1) pthread_join(shares[i].thread, NULL);
+    if (!r) r = shares[i].result;
+  }
+  return r ? fail(r, "a peer cannot be reached") : ncclSuccess;
+}
+
+static int flush_group(void) {
   struct operation *of = malloc(((size_t)group.count + 1) * sizeof *of);
+  struct share *shares = calloc((size_t)group.count + 1, sizeof *shares);
+  int r = of && shares ? ncclSuccess : ncclSystemError, n = 0, count = 0;
   for (int i = 0; i < group.count && !r; i++) {
     struct comm *c = group.list[i].comm;
-    int n = 0;
-    for (int k = i; c && k < group.count; k++) {
+    if (!c) continue;
+    shares[count] = (struct share){.comm = c, .list = of + n};
+    for (int k = i; k < group.count; k++) {
       if (group.list[k].comm != c) continue;
       of[n++] = group.list[k].operation;
+      shares[count].count++;
       group.list[k].comm = NULL;
     }
-    if (n) r = submit(c, of, n);
+    count++;
   }
+  if (!r && count) r = connect_all(shares, count);
+  for (int i = 0; i < count && !r; i++) r = submit(shares[i].comm, shares[i].list, shares[i].count);
   free(of);
+  free(shares);
   free(group.list);
   group.list = NULL;
   group.count = 0;
@@ -293,6 +452,11 @@ EXPORT int ncclGroupEnd(void) {
 static int add(struct comm *c, struct operation o) {
   size_t size = o.type >= 0 && o.type < NCCL_TYPES ? sim_element_bytes[o.type] : 0, all = o.count * (size_t)c->ranks;
   int reduces = o.function == ALL_REDUCE || o.function == REDUCE || o.function == REDUCE_SCATTER;
+  int i = o.op - NCCL_OPERATORS;
+  if (i >= 0 && i < REDUCTIONS && c->own[i].used && c->own[i].type == o.type) {
+    o.own = &c->own[i];
+    o.op = ncclSum;
+  }
   int r = !size || o.peer < 0 || o.peer >= c->ranks || o.op < 0 || o.op >= NCCL_OPERATORS ||
           (reduces && !sim_reduces(o.type));
   if (r) return group.result = fail(ncclInvalidArgument, "there is no such type, operator or rank here");

@@ -125,12 +125,16 @@ int sim_unique_id(ncclUniqueId *id) {
   return ncclSuccess;
 }
 
+int sim_listen(struct comm *c, struct sockaddr_in *address) {
+  return pipe(c->wake) || (c->listener = listen_anywhere(address)) < 0 ? ncclSystemError : ncclSuccess;
+}
+
 int sim_meet(struct comm *c, const ncclUniqueId *id) {
   struct arrival a = {.ranks = c->ranks, .rank = c->rank};
   struct id in;
   memcpy(&in, id->bytes, sizeof in);
   memcpy(a.nonce, in.nonce, NONCE);
-  if (pipe(c->wake) || (c->listener = listen_anywhere(&a.address)) < 0) return ncclSystemError;
+  if (sim_listen(c, &a.address)) return ncclSystemError;
   int fd = connect_to(&in.root);
   if (fd < 0) return ncclRemoteError;
   struct sockaddr_in *table = malloc((size_t)c->ranks * sizeof *table);
@@ -277,6 +281,21 @@ int sim_transfer(struct comm *c, struct operation *all, int count) {
   free(own);
   free(at);
   free(fds);
+  return r;
+}
+
+int sim_exchange(struct comm *c, const uint8_t *takes_part, const void *mine, void *all, size_t bytes) {
+  struct operation *list = calloc(2 * (size_t)c->ranks, sizeof *list);
+  int n = 0, r = list ? ncclSuccess : ncclSystemError;
+  for (int k = 0; k < c->ranks && !r; k++) {
+    if (!takes_part[k]) continue;
+    list[n++] = (struct operation){.function = SEND, .peer = k, .in_bytes = bytes, .in = (uint8_t *)(uintptr_t)mine};
+    list[n++] = (struct operation){.function = RECV, .peer = k, .out_bytes = bytes,
+                                   .out = (uint8_t *)all + (size_t)k * bytes};
+  }
+  if (!r) r = sim_connect(c, list, n);
+  if (!r) r = sim_transfer(c, list, n);
+  free(list);
   return r;
 }
 

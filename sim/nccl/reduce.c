@@ -137,7 +137,21 @@ static int centre(struct comm *c, struct operation *o) {
   return r;
 }
 
+/* Each term of a sum of the program's own is multiplied by the rank's scalar. */
+static int scale(const struct operation *o) {
+  size_t size = sim_element_bytes[o->type], n = o->in_bytes / size;
+  uint8_t *factors = malloc(o->in_bytes + 1);
+  struct operation product = *o;
+  if (!factors) return ncclSystemError;
+  for (size_t i = 0; i < n; i++) memcpy(factors + i * size, o->scalar, size);
+  product.op = ncclProd;
+  reduce(o->in, factors, &product, n, 1, 0);
+  free(factors);
+  return ncclSuccess;
+}
+
 int sim_collective(struct comm *c, struct operation *o) {
+  if (o->own && scale(o)) return ncclSystemError;
   if (!c->rank) return centre(c, o);
   int r = sim_write(c, c->peers[0].star.fd, o->in, o->in_bytes);
   return r ? r : sim_read(c, c->peers[0].star.fd, o->out, o->out_bytes);

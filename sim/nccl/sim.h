@@ -33,8 +33,12 @@ struct operation {
   size_t count, in_bytes, out_bytes;
   uint64_t send, recv;
   void *stream;
-  uint8_t *in, *out;           /* page-locked */
+  const struct reduction *own; /* of the program's own; NULL: one of NCCL's */
+  uint8_t *in, *out, *scalar;  /* page-locked */
 };
+
+struct reduction { int used, type, on_device; uint64_t scalar; }; /* its address, or its bytes */
+enum { REDUCTIONS = 64 };
 
 struct job {                   /* the operations of one group for one communicator */
   struct job *next;
@@ -57,11 +61,15 @@ struct comm {
   struct job *jobs;
   int state;                   /* ncclResult_t: the asynchronous error */
   _Atomic int aborted;
+  struct reduction own[REDUCTIONS];
 };
 
 /* ---- the way to others (net.c) ---- */
 int sim_unique_id(ncclUniqueId *id);
 int sim_meet(struct comm *c, const ncclUniqueId *id); /* waits for all ranks */
+/* A rank's word for all that take part, which bring theirs: where is by rank. */
+int sim_exchange(struct comm *c, const uint8_t *takes_part, const void *mine, void *all, size_t bytes);
+int sim_listen(struct comm *c, struct sockaddr_in *address);
 int sim_connect(struct comm *c, const struct operation *list, int count); /* all that these need; waits for them */
 int sim_write(struct comm *c, int fd, const void *p, size_t n); /* 0, or ncclResult_t */
 int sim_read(struct comm *c, int fd, void *p, size_t n);
