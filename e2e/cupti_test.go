@@ -74,6 +74,20 @@ func TestProfilesOfObjects(t *testing.T) {
 	}
 }
 
+// Graphs that were instantiated before a profile, in it, and between two are recorded alike: each kernel under its
+// launch, its executable graph and its node, by the numbers that the library gives these.
+func TestProfilesOfGraphs(t *testing.T) {
+	s := serve(t)
+	for _, library := range []string{"libcupti.so.12", "libcupti.so.13"} {
+		p := start(t, s.env("LD_PRELOAD="+lib+"/libscuda.so"), program("cupti_graphs"), kernels, library)
+		const want = "first profile: 4 launches, 13 kernels\nsecond profile: 6 launches, 19 kernels\n" +
+			"after cuptiFinalize: 6 launches, 19 kernels\nright\n"
+		if code := p.wait(patience); code != 0 || p.out.String() != want {
+			t.Errorf("%s: exit status %d\n%s%s", library, code, p.out, p.err)
+		}
+	}
+}
+
 // recordedKinds are the kinds of activities of which there are records.
 var recordedKinds = []int{
 	cupti.CUPTI_ACTIVITY_KIND_MEMCPY, cupti.CUPTI_ACTIVITY_KIND_MEMSET, cupti.CUPTI_ACTIVITY_KIND_KERNEL,

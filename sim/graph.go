@@ -10,6 +10,8 @@ import (
 // edges are added by hand.
 type graph struct {
 	handle  cuda.CUgraph // 0 until somebody may ask for it
+	number  uint32       // by which records know it; 0 until somebody asks
+	made    uint32       // nodes, those that are gone as well
 	nodes   []*node
 	regions []*region  // memory that its allocation nodes stand for
 	parent  *node      // the child graph node that it belongs to
@@ -21,6 +23,7 @@ type graph struct {
 type node struct {
 	graph  *graph
 	handle cuda.CUgraphNode
+	local  uint32 // its number in the graph
 	op     op
 	deps   []*node
 	origin *node // the one that this is a clone of
@@ -32,6 +35,7 @@ type graphs struct {
 	work      *scheduler
 	free      func(*region)
 	functions hostFunctions
+	numbers   uint32 // the last that was given to a graph, or an executable one
 }
 
 func newGraph() *graph { return &graph{uses: 1} }
@@ -43,8 +47,21 @@ func (t *graphs) name(gr *graph) {
 	}
 }
 
+func (t *graphs) nextNumber() uint32 {
+	t.numbers++
+	return t.numbers
+}
+
+func (t *graphs) numberOf(gr *graph) uint32 {
+	if gr.number == 0 {
+		gr.number = t.nextNumber()
+	}
+	return gr.number
+}
+
 func (t *graphs) add(gr *graph, o op, deps []*node) *node {
-	n := &node{graph: gr, op: o, deps: slices.Clone(deps)}
+	n := &node{graph: gr, local: gr.made, op: o, deps: slices.Clone(deps)}
+	gr.made++
 	n.handle = cuda.CUgraphNode(t.objects.add(n))
 	gr.nodes = append(gr.nodes, n)
 	return n

@@ -10,6 +10,7 @@ import (
 // exec is a CUgraphExec: a copy of a graph, in an order that keeps its dependencies.
 type exec struct {
 	handle  cuda.CUgraphExec
+	number  uint32 // by which records know it
 	graph   *graph
 	objects map[*node]references // of the graph (nil), and of what its nodes hold
 	steps   []step
@@ -107,7 +108,7 @@ func (g *GPU) CuGraphInstantiateWithFlags(ph *cuda.CUgraphExec, h cuda.CUgraph, 
 	if r != ok {
 		return r
 	}
-	x := &exec{graph: gr, steps: steps, flags: flags, objects: gr.held()}
+	x := &exec{graph: gr, number: g.graphs.nextNumber(), steps: steps, flags: flags, objects: gr.held()}
 	gr.uses++
 	x.handle = cuda.CUgraphExec(g.objects.add(x))
 	*ph = x.handle
@@ -179,7 +180,8 @@ func (g *GPU) CuGraphLaunch(h cuda.CUgraphExec, hs cuda.CUstream) cuda.CUresult 
 	}
 	steps := slices.Clone(x.steps)
 	run := func(ctx context.Context) error {
-		defer tellingGraph(ctx, h)()
+		ctx = inExec(ctx, x)
+		defer tellingGraph(ctx)()
 		return runSteps(ctx, steps)
 	}
 	if s.capture != nil {

@@ -19,7 +19,8 @@ type origin struct {
 	sink        func(*cuda.Work)
 	correlation uint32
 	stream      *stream
-	node        *node // of a graph that runs; nil: none
+	exec        *exec // that runs; nil: none
+	node        *node // of it
 	graphs      bool  // are told of as a whole
 }
 
@@ -61,6 +62,17 @@ func (o *origin) with(ctx context.Context) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
+// inExec gives the context of an executable graph's launch.
+func inExec(ctx context.Context, x *exec) context.Context {
+	o, _ := ctx.Value(originKey{}).(*origin)
+	if o == nil {
+		return ctx
+	}
+	of := *o
+	of.exec = x
+	return of.with(ctx)
+}
+
 // inNode gives the context of a graph's node.
 func inNode(ctx context.Context, n *node) context.Context {
 	o, _ := ctx.Value(originKey{}).(*origin)
@@ -82,7 +94,7 @@ func telling(ctx context.Context, describe func(*cuda.Work)) func() {
 	w := &cuda.Work{Correlation: o.correlation, Device: cuda.CUdevice(c.dev.ordinal), Context: c.id, Stream: o.stream.id}
 	if n := o.node; n != nil {
 		c.gpu.mu.Lock()
-		w.Graph, w.Node = uint32(n.graph.handle), uint64(n.handle)
+		w.Graph, w.Node = o.exec.number, c.gpu.graphs.nodeNumber(n, o.exec)
 		c.gpu.mu.Unlock()
 	}
 	describe(w)
@@ -94,11 +106,50 @@ func telling(ctx context.Context, describe func(*cuda.Work)) func() {
 }
 
 // tellingGraph begins the launch of a graph, which may be to be told of as a whole.
-func tellingGraph(ctx context.Context, h cuda.CUgraphExec) func() {
-	if o, _ := ctx.Value(originKey{}).(*origin); o == nil || !o.graphs {
+func tellingGraph(ctx context.Context) func() {
+	o, _ := ctx.Value(originKey{}).(*origin)
+	if o == nil || !o.graphs {
 		return func() {}
 	}
-	return telling(ctx, func(w *cuda.Work) { w.Kind, w.Graph = cuda.WorkGraph, uint32(h) })
+	return telling(ctx, func(w *cuda.Work) { w.Kind, w.Graph = cuda.WorkGraph, o.exec.number })
+}
+
+// nodeNumber is a node's number in its graph, or in an executable graph that was made of that.
+func (t *graphs) nodeNumber(n *node, x *exec) uint64 {
+	if x != nil && x.graph == n.graph {
+		return uint64(x.number)<<32 | uint64(n.local)
+	}
+	return uint64(t.numberOf(n.graph))<<32 | uint64(n.local)
+}
+
+// Numbers has nothing to find out.
+func (*recorder) Numbers() error { return nil }
+
+func (r *recorder) GraphNumber(h cuda.CUgraph) (uint32, cuda.CUresult) {
+	gr, res := r.of.enterGraph(h)
+	if res != ok {
+		return 0, res
+	}
+	defer r.of.mu.Unlock()
+	return r.of.graphs.numberOf(gr), ok
+}
+
+func (r *recorder) ExecNumber(h cuda.CUgraphExec) (uint32, cuda.CUresult) {
+	x, res := r.of.enterExec(h)
+	if res != ok {
+		return 0, res
+	}
+	defer r.of.mu.Unlock()
+	return x.number, ok
+}
+
+func (r *recorder) NodeNumber(h cuda.CUgraphNode) (uint64, cuda.CUresult) {
+	n, res := r.of.enterNode(h)
+	if res != ok {
+		return 0, res
+	}
+	defer r.of.mu.Unlock()
+	return r.of.graphs.nodeNumber(n, nil), ok
 }
 
 func (l *launch) describe(w *cuda.Work) {

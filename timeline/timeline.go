@@ -165,7 +165,7 @@ func (p *Process) take(part *Part) Clock {
 	}
 	p.Runtime = append(p.Runtime, part.runtime...)
 	for _, w := range part.waits {
-		if w.Op != wire.OpProfile && w.Op != wire.OpProfileRead { // the timeline's own
+		if w.Op != wire.OpProfile && w.Op != wire.OpProfileRead && w.Op != wire.OpProfileNumber { // the timeline's own
 			p.Waits = append(p.Waits, w)
 		}
 	}

@@ -462,6 +462,7 @@ var ofWire = [...]Class{
 	39: Other,   // bye
 	40: Other,   // profile
 	41: Other,   // profile_read
+	52: Other,   // profile_number
 	42: Other,   // nccl_open
 	43: Other,   // nccl_unique_id
 	44: Other,   // nccl_init

@@ -10,6 +10,14 @@ type Recorder interface {
 	Correlate(id uint32)
 	// Flush has everything told that is over by now.
 	Flush()
+	// Numbers says whether there are numbers of graphs; an error says why not.
+	Numbers() error
+	// GraphNumber, ExecNumber and NodeNumber say by which numbers graphs and nodes are known in Work: that of an
+	// executable graph in Graph, that of a node in Node. A node's has that of its graph in its upper half, and the
+	// node's own in that graph in the lower one, which an executable graph's nodes have as well.
+	GraphNumber(CUgraph) (uint32, CUresult)
+	ExecNumber(CUgraphExec) (uint32, CUresult)
+	NodeNumber(CUgraphNode) (uint64, CUresult)
 }
 
 // Work is something that a GPU did.

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "d755c8e4373ff41e60e4c43bb03c45e54eeeb5a573bf253d5220f2683571a7c2"
+const Digest = "71891fc49dbce9774344b67d012da3d6f1c562c28f8b4c198643ff7fe16b40ec"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

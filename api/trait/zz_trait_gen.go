@@ -65,6 +65,7 @@ var ofWire = [...]Set{
 	39: Contextless,        // bye
 	40: Contextless,        // profile
 	41: Contextless,        // profile_read
+	52: Contextless,        // profile_number
 	42: Contextless,        // nccl_open
 	43: Contextless,        // nccl_unique_id
 	45: Launches,           // nccl_group

@@ -65,6 +65,8 @@ var structures = []structure{
 	{"profile_records", view[ProfileRecords]},
 	{"profile_name", view[ProfileName]},
 	{"profile_record", view[ProfileRecord]},
+	{"profile_number", view[ProfileNumber]},
+	{"profile_numbered", view[ProfileNumbered]},
 	{"nccl_open", view[NcclOpen]},
 	{"nccl_result", view[NcclResult]},
 	{"nccl_unique_id", view[NcclUniqueID]},

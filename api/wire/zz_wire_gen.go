@@ -46,6 +46,7 @@ const (
 	OpBye               uint16 = 0xf027
 	OpProfile           uint16 = 0xf028
 	OpProfileRead       uint16 = 0xf029
+	OpProfileNumber     uint16 = 0xf034
 	OpNcclOpen          uint16 = 0xf02a
 	OpNcclUniqueID      uint16 = 0xf02b
 	OpNcclInit          uint16 = 0xf02c
@@ -101,6 +102,7 @@ var opNames = map[uint16]string{
 	OpBye:               "bye",
 	OpProfile:           "profile",
 	OpProfileRead:       "profile_read",
+	OpProfileNumber:     "profile_number",
 	OpNcclOpen:          "nccl_open",
 	OpNcclUniqueID:      "nccl_unique_id",
 	OpNcclInit:          "nccl_init",
@@ -328,9 +330,17 @@ const (
 	ProfileKernels  = 1
 	ProfileCopies   = 2
 	ProfileMemsets  = 4
-	ProfileGraphs   = 8   // launches of graphs as a whole; what is in them is not told of then
-	ProfileCommands = 256 // when the server carried a command out: correlation; value is its operation
-	ProfileTurns    = 512 // that a command was kept back because it was another session's turn: likewise
+	ProfileGraphs   = 8    // launches of graphs as a whole; what is in them is not told of then
+	ProfileCommands = 256  // when the server carried a command out: correlation; value is its operation
+	ProfileTurns    = 512  // that a command was kept back because it was another session's turn: likewise
+	ProfileNumbers  = 1024 // of graphs: they are not kept, but said by profile_number; records of work in graphs have them
+)
+
+// Values: profile_number.kind.
+const (
+	ProfileObjectGraph = 0
+	ProfileObjectExec  = 1
+	ProfileObjectNode  = 2
 )
 
 // Values: profile_record.source, profile_record.target; CUPTI's numbers.
@@ -1124,6 +1134,26 @@ type ProfileRecord struct {
 
 // SizeProfileRecord is the size of ProfileRecord in bytes.
 const SizeProfileRecord = 112
+
+// ProfileNumber is the payload of OpProfileNumber.
+// the number by which the GPU's records know it; answered. Only of a server that has said "numbers"
+// It is answered by ProfileNumbered.
+type ProfileNumber struct {
+	Object   uint64
+	Kind     uint32
+	Reserved uint32
+}
+
+// SizeProfileNumber is the size of ProfileNumber in bytes.
+const SizeProfileNumber = 16
+
+// ProfileNumbered is the payload.
+type ProfileNumbered struct {
+	Number uint64
+}
+
+// SizeProfileNumbered is the size of ProfileNumbered in bytes.
+const SizeProfileNumbered = 8
 
 // NcclOpen is the payload of OpNcclOpen.
 // the first of them; whether this server carries NCCL's calls out, and by which version

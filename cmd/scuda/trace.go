@@ -195,7 +195,7 @@ func (c *traceCount) why() string {
 func (t *trace) stalls() (lines []stall, sent int64) {
 	for i := range t.Counts {
 		c := &t.Counts[i]
-		if c.Op == wire.OpProfile || c.Op == wire.OpProfileRead {
+		if c.Op == wire.OpProfile || c.Op == wire.OpProfileRead || c.Op == wire.OpProfileNumber {
 			continue // of a profiler, or of --kernels
 		}
 		if c.Kind == "sent" {

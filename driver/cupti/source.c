@@ -24,6 +24,9 @@ static int (*subscribe)(void **, callback_fn, void *);
 static int (*unsubscribe)(void *);
 static int (*enable_callback)(uint32_t, void *, uint32_t, uint32_t);
 static int (*result_string)(int, const char **);
+static int (*graph_id)(uint64_t, uint32_t *);   // these an older one lacks
+static int (*exec_id)(uint64_t, uint32_t *);
+static int (*node_id)(uint64_t, uint64_t *);
 
 // scuda's own libcupti.so lies beside the client's core.
 static int is_scudas(const void *function) {
@@ -49,6 +52,12 @@ const char *source_open(const char *path) {
     void *f = dlsym(library, functions[i].name);
     if (!f) return functions[i].name;
     memcpy(functions[i].at, &f, sizeof f);
+  }
+  static const struct { const char *name; void *at; } numbers[] = {
+    {"cuptiGetGraphId", &graph_id}, {"cuptiGetGraphExecId", &exec_id}, {"cuptiGetGraphNodeId", &node_id}};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    void *f = dlsym(library, numbers[i].name);
+    memcpy(numbers[i].at, &f, sizeof f);
   }
   return NULL;
 }
@@ -177,6 +186,16 @@ int source_end(const uint32_t *kinds) {
   s = subscriber ? unsubscribe(subscriber) : 0;
   subscriber = NULL;
   return r ? r : s;
+}
+
+int source_has_numbers(void) { return graph_id && exec_id && node_id; }
+
+int source_number(int kind, uint64_t object, uint64_t *number) {
+  uint32_t n = 0;
+  if (kind == SOURCE_NODE) return node_id(object, number);
+  int r = (kind == SOURCE_EXEC ? exec_id : graph_id)(object, &n);
+  *number = n;
+  return r;
 }
 
 int source_flush(void) { return flush_all(0); }

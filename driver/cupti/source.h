@@ -18,6 +18,10 @@ void source_correlate(uint32_t id);
 // Whom a call belonged to; 0: to nobody, or it is forgotten.
 uint32_t source_of(uint32_t correlation);
 int source_flush(void);
+// Numbers of graphs, executable graphs and nodes; not 0: this CUPTI has no such function, or it is none of its objects.
+enum { SOURCE_GRAPH, SOURCE_EXEC, SOURCE_NODE };
+int source_number(int kind, uint64_t object, uint64_t *number);
+int source_has_numbers(void);
 // The next record that has come, until the next call; NULL: there is none.
 const uint8_t *source_next(void);
 // How many were lost since the last question.

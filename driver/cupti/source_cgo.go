@@ -31,6 +31,8 @@ var libraries = []string{
 // ErrNone is wrapped where this machine has no CUPTI that can be used.
 var ErrNone = errors.New("CUPTI cannot be opened on the server")
 
+var errNumbers = errors.New("this CUPTI says no numbers of graphs")
+
 // Source is a cuda.Recorder.
 type Source struct {
 	libraries []string
@@ -115,6 +117,44 @@ func (s *Source) Flush() {
 		C.source_flush()
 		s.take()
 	}
+}
+
+// Numbers opens the library: who asks for numbers records a profile.
+func (s *Source) Numbers() error {
+	if !s.open {
+		if err := s.openLibrary(); err != nil {
+			return err
+		}
+	}
+	if C.source_has_numbers() == 0 {
+		return errNumbers
+	}
+	return nil
+}
+
+func (s *Source) GraphNumber(h cuda.CUgraph) (uint32, cuda.CUresult) {
+	n, r := s.number(C.SOURCE_GRAPH, uint64(h))
+	return uint32(n), r
+}
+
+func (s *Source) ExecNumber(h cuda.CUgraphExec) (uint32, cuda.CUresult) {
+	n, r := s.number(C.SOURCE_EXEC, uint64(h))
+	return uint32(n), r
+}
+
+func (s *Source) NodeNumber(h cuda.CUgraphNode) (uint64, cuda.CUresult) {
+	return s.number(C.SOURCE_NODE, uint64(h))
+}
+
+func (s *Source) number(kind C.int, h uint64) (uint64, cuda.CUresult) {
+	if s.Numbers() != nil {
+		return 0, cuda.CUDA_ERROR_NOT_SUPPORTED
+	}
+	var n C.uint64_t
+	if C.source_number(kind, C.uint64_t(h), &n) != 0 {
+		return 0, cuda.CUDA_ERROR_INVALID_VALUE
+	}
+	return uint64(n), cuda.CUDA_SUCCESS
 }
 
 // take tells of the records that have come.

@@ -73,6 +73,29 @@ func TestSource(t *testing.T) {
 	}
 }
 
+// Numbers of graphs and nodes are CUPTI's, whether or not something is recorded.
+func TestNumbers(t *testing.T) {
+	if err := New("/nonexistent/libcupti.so").Numbers(); !errors.Is(err, ErrNone) {
+		t.Errorf("no library: %v", err)
+	}
+	s := New(standIn(t))
+	if err := s.Numbers(); err != nil {
+		t.Fatal(err)
+	}
+	if n, r := s.GraphNumber(7); n != 8 || r != 0 {
+		t.Errorf("graph %d, result %d", n, r)
+	}
+	if n, r := s.ExecNumber(7); n != 9 || r != 0 {
+		t.Errorf("executable graph %d, result %d", n, r)
+	}
+	if n, r := s.NodeNumber(7); n != 7<<32|3 || r != 0 {
+		t.Errorf("node %#x, result %d", n, r)
+	}
+	if _, r := s.GraphNumber(66); r != cuda.CUDA_ERROR_INVALID_VALUE {
+		t.Errorf("what is no graph: result %d", r)
+	}
+}
+
 // A machine without CUPTI, and one that does not let it work, say so.
 func TestSourceRefused(t *testing.T) {
 	err := New("/nonexistent/libcupti.so").Record(func(*cuda.Work) {}, false)

@@ -30,7 +30,8 @@ typedef struct subscriber *subscriber_t;
   F(ActivityEnableDriverApi, uint32_t, uint8_t) \
   F(ActivityEnableAndDump, uint32_t) F(ActivityEnableAllSyncRecords, uint8_t) \
   F(ActivityEnableCudaEventDeviceTimestamps, uint8_t) F(ActivityEnableLatencyTimestamps, uint8_t) \
-  F(GetGraphId, CUgraph, uint32_t *) F(GetGraphExecId, CUgraphExec, uint32_t *) F(GetCudaEventId, CUevent, uint32_t *) \
+  F(GetGraphId, CUgraph, uint32_t *) F(GetGraphExecId, CUgraphExec, uint32_t *) \
+  F(GetGraphNodeId, CUgraphNode, uint64_t *) F(GetCudaEventId, CUevent, uint32_t *) \
   F(SetThreadIdType, uint32_t) F(ActivityConfigurePCSampling, CUcontext, void *) F(ProfilerInitialize, void *)
 #define F(name, ...) static int (*cupti##name)(__VA_ARGS__);
 CUPTI_USED(F)

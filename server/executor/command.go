@@ -65,6 +65,7 @@ var wireOps = [...]handler{
 	wire.OpBye - firstWire:               (*Session).bye,
 	wire.OpProfile - firstWire:           inProfile((*profile).control),
 	wire.OpProfileRead - firstWire:       inProfile((*profile).read),
+	wire.OpProfileNumber - firstWire:     inProfile((*profile).number),
 	wire.OpNcclOpen - firstWire:          inCollectives((*collectives).openLibrary),
 	wire.OpNcclUniqueID - firstWire:      inCollectives((*collectives).uniqueID),
 	wire.OpNcclInit - firstWire:          inCollectives((*collectives).initRank),

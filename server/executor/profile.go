@@ -34,6 +34,7 @@ type profile struct {
 	on       bool
 	graphs   bool              // are told of as a whole
 	own      uint32            // those of ownKinds that are recorded
+	numbers  bool              // of graphs can be asked for, until the session ends
 	conn     transport.Timed   // nil: the connection cannot tell
 	names    map[string]uint32 // that the client knows
 	told     string            // the reason that was logged why nobody can tell
@@ -74,6 +75,10 @@ func (p *profile) control(c *command) (cuda.CUresult, error) {
 		return 0, protocolError("profile with %d bytes behind it", len(rest))
 	}
 	kinds := p.begin(m.Kinds & (workKinds | ownKinds))
+	if m.Kinds&wire.ProfileNumbers != 0 && p.recorder != nil && p.recorder.Numbers() == nil {
+		p.numbers = true
+		kinds |= wire.ProfileNumbers
+	}
 	answerWith(&p.arena, c, wire.ProfileState{Held: p.held(), Now: now(), Kinds: kinds}, 0)
 	return cuda.CUDA_SUCCESS, nil
 }
@@ -207,6 +212,44 @@ func (p *profile) read(c *command) (cuda.CUresult, error) {
 	defer p.mu.Unlock()
 	c.reply = p.take(int(min(m.Bytes, codec.MaxPayload)), m.All != 0)
 	return cuda.CUDA_SUCCESS, nil
+}
+
+// number answers by which number records know a graph or a node.
+func (p *profile) number(c *command) (cuda.CUresult, error) {
+	m, rest, err := view[wire.ProfileNumber](c)
+	if err != nil {
+		return 0, err
+	}
+	if len(rest) != 0 {
+		return 0, protocolError("profile_number with %d bytes behind it", len(rest))
+	}
+	if !p.numbers {
+		return cuda.CUDA_ERROR_NOT_FOUND, nil
+	}
+	kinds := [...]cuda.Kind{wire.ProfileObjectGraph: cuda.KindGraph, wire.ProfileObjectExec: cuda.KindGraphExec,
+		wire.ProfileObjectNode: cuda.KindGraphNode}
+	if m.Kind >= uint32(len(kinds)) {
+		return cuda.CUDA_ERROR_INVALID_VALUE, nil
+	}
+	h, ok := p.table.Real(kinds[m.Kind], m.Object)
+	if !ok {
+		return cuda.CUDA_ERROR_INVALID_HANDLE, nil
+	}
+	var n uint64
+	var of uint32
+	var r cuda.CUresult
+	switch m.Kind {
+	case wire.ProfileObjectGraph:
+		of, r = p.recorder.GraphNumber(cuda.CUgraph(h))
+	case wire.ProfileObjectExec:
+		of, r = p.recorder.ExecNumber(cuda.CUgraphExec(h))
+	case wire.ProfileObjectNode:
+		n, r = p.recorder.NodeNumber(cuda.CUgraphNode(h))
+	}
+	if r == cuda.CUDA_SUCCESS {
+		answerWith(&p.arena, c, wire.ProfileNumbered{Number: n | uint64(of)}, 0)
+	}
+	return r, nil
 }
 
 // take gives the oldest work in so many bytes, and keeps what is left. p.mu is held.

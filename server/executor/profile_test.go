@@ -189,6 +189,41 @@ func TestProfileClock(t *testing.T) {
 	}
 }
 
+// Numbers of graphs and nodes are said to who asked whether there are any, and no others are.
+func TestProfileNumbers(t *testing.T) {
+	c := connect(t)
+	graph, node, exec := c.graph(), c.newHandle(), c.newHandle()
+	add := wire.GraphNode{Graph: graph, Node: node}
+	c.must(wire.OpGraphNode, nodeOf(add, cuda.CU_GRAPH_NODE_TYPE_EMPTY, uint64(0), nil))
+	c.must(cuda.OpCuGraphInstantiateWithFlags, words(exec, graph, 0))
+	ask := func(kind uint32, object uint64) []byte {
+		return wire.Bytes(&wire.ProfileNumber{Object: object, Kind: kind})
+	}
+	c.expect(cuda.CUDA_ERROR_NOT_FOUND, wire.OpProfileNumber, ask(wire.ProfileObjectGraph, graph))
+	if kinds := c.profile(wire.ProfileNumbers); kinds != wire.ProfileNumbers {
+		t.Fatalf("%d is answered", kinds)
+	}
+	c.profile(0) // numbers stay
+	number := func(kind uint32, object uint64) uint64 {
+		t.Helper()
+		n, _, ok := wire.View[wire.ProfileNumbered](c.must(wire.OpProfileNumber, ask(kind, object)))
+		if !ok || n.Number == 0 {
+			t.Fatal("no number")
+		}
+		return n.Number
+	}
+	g, x := number(wire.ProfileObjectGraph, graph), number(wire.ProfileObjectExec, exec)
+	if n := number(wire.ProfileObjectNode, node); g == x || n != g<<32 {
+		t.Errorf("graph %d, executable graph %d, node %#x", g, x, n)
+	}
+	c.expect(cuda.CUDA_ERROR_INVALID_HANDLE, wire.OpProfileNumber, ask(wire.ProfileObjectExec, graph))
+	c.expect(cuda.CUDA_ERROR_INVALID_VALUE, wire.OpProfileNumber, ask(3, graph))
+	silent := connect(t, func(cfg *Config) { cfg.GPU = quick{} })
+	if kinds := silent.profile(wire.ProfileNumbers); kinds != 0 {
+		t.Errorf("a GPU that cannot tell: %d is answered", kinds)
+	}
+}
+
 // A graph that is told of by what is in it is one piece of work for each launch.
 func TestProfileOfGraphParts(t *testing.T) {
 	var p profile

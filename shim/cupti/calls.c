@@ -194,7 +194,7 @@ static int enter(struct scuda_profiled *c) {
     o.async = strstr(c->name, "Async") != NULL;
   }
   if (m.peers) copies_between(c, m.peers == 2, &o);
-  if (id == CBID_cuGraphLaunch || id == CBID_cuGraphLaunch_ptsz) o.graph = cupti_graph_number(cupti_argument(c, 0));
+  if (id == CBID_cuGraphLaunch || id == CBID_cuGraphLaunch_ptsz) o.graph = cupti_launched_number(cupti_argument(c, 0));
   cupti_came_from(&o);
   if (id && cupti_called[CUPTI_CB_DOMAIN_DRIVER_API][id] && !(c->outer & CUPTI_CALLED)) {
     c->told |= CUPTI_CALLED;

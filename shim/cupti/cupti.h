@@ -107,7 +107,7 @@ void cupti_objects_leave(const struct scuda_profiled *, uint32_t id); /* of call
 void cupti_objects_update(void);
 void cupti_objects_dump(uint32_t kind);    /* records of those that there are */
 void cupti_event_numbers(uint64_t event, uint32_t *id, uint64_t *recorded);
-uint32_t cupti_graph_number(uint64_t graph);
+uint32_t cupti_launched_number(uint64_t exec); /* for records; 0: the server's records have it */
 
 /* ---- the GPU's work (work.c) ---- */
 const char *cupti_intern(const char *text, size_t n); /* for records: it is never forgotten */
@@ -118,12 +118,13 @@ struct cupti_origin {          /* of work: the call that it came with */
   uint8_t async;
   uint8_t peers;               /* from GPU to GPU, whose numbers are in ends: of the source, of the target */
   struct scuda_profile_ids ends[2];
-  uint32_t graph;              /* the number of the executable graph that was launched */
+  uint32_t graph;              /* the number of the executable graph that was launched; 0: as the server says */
 };
 void cupti_came_from(const struct cupti_origin *);
 /* a call that waited has returned; stream 0: it waited for all */
 void cupti_waited(uint32_t correlation, uint32_t thread, uint32_t stream, uint64_t end);
 void cupti_work_wanted(uint32_t kinds);    /* of wire.spec's profile; has a thread fetch it */
+int cupti_numbers(void);                   /* the server says the numbers of graphs that its records have */
 void cupti_work_check(void);               /* the server is told what is wanted, where it was not yet */
 void cupti_fetch(uint32_t all);            /* what the server has becomes records */
 extern _Atomic uint32_t cupti_period;      /* ms between deliveries; 0: as buffers fill */

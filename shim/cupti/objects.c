@@ -10,9 +10,12 @@
 
 /* ---- numbers ---- */
 
-enum { EVENT = 1, MODULE, GRAPH, NODE }; /* executable graphs are numbered as graphs */
+/* Executable graphs are numbered as graphs. EXEC_NODE: what is in one. The driver gives it no handle; its place here
+ * serves as one. */
+enum { EVENT = 1, MODULE, GRAPH, NODE, EXEC_NODE };
 enum { LISTS = 1 << 10 };
-static struct number { struct number *next; uint64_t handle, other; uint32_t kind, id; } *numbers[LISTS];
+/* other: of a graph or a node that it belongs to; of an EXEC_NODE the executable graph, and of is the graph's node */
+static struct number { struct number *next; uint64_t handle, other, of; uint32_t kind, id; } *numbers[LISTS];
 static pthread_mutex_t number_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct number **place_of(uint32_t kind, uint64_t handle) {
@@ -23,7 +26,7 @@ static struct number **place_of(uint32_t kind, uint64_t handle) {
 
 /* The number of an object, its first where it has none yet, and what is known of it besides. */
 static struct number number_of(uint32_t kind, uint64_t handle) {
-  static uint32_t last[NODE + 1];
+  static uint32_t last[EXEC_NODE + 1];
   struct number n = {0};
   pthread_mutex_lock(&number_lock);
   struct number **at = place_of(kind, handle);
@@ -55,7 +58,7 @@ static void forget(uint32_t kind, uint64_t handle) {
   pthread_mutex_unlock(&number_lock);
 }
 
-uint32_t cupti_graph_number(uint64_t graph) { return graph ? number_of(GRAPH, graph).id : 0; }
+uint32_t cupti_launched_number(uint64_t exec) { return cupti_numbers() ? 0 : number_of(GRAPH, exec).id; }
 
 void cupti_event_numbers(uint64_t event, uint32_t *id, uint64_t *recorded) {
   struct number n = number_of(EVENT, event);
@@ -69,8 +72,40 @@ static int number(uint32_t kind, uint64_t handle, uint32_t *id) {
   return CUPTI_SUCCESS;
 }
 int own_cuptiGetCudaEventId(uint64_t event, uint32_t *id) { return number(EVENT, event, id); }
-int own_cuptiGetGraphId(uint64_t graph, uint32_t *id) { return number(GRAPH, graph, id); }
-int own_cuptiGetGraphExecId(uint64_t graph, uint32_t *id) { return number(GRAPH, graph, id); }
+
+/* As the server's records have them, or, where it does not say, as we count. */
+static int graph_number(uint32_t what, uint64_t handle, uint32_t *id) {
+  uint64_t n = 0;
+  if (!handle || !id) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (!cupti_numbers()) return number(GRAPH, handle, id);
+  if (cupti_front->number(what, handle, &n)) return CUPTI_ERROR_INVALID_PARAMETER;
+  *id = (uint32_t)n;
+  return CUPTI_SUCCESS;
+}
+int own_cuptiGetGraphExecId(uint64_t exec, uint32_t *id) { return graph_number(SCUDA_NUMBER_EXEC, exec, id); }
+int own_cuptiGetGraphId(uint64_t graph, uint32_t *id) {
+  int r = graph_number(SCUDA_NUMBER_GRAPH, graph, id);
+  return r && id ? own_cuptiGetGraphExecId(graph, id) : r; /* of the graph in it, which the driver gives no handle */
+}
+
+int own_cuptiGetGraphNodeId(uint64_t node, uint64_t *id) {
+  static _Atomic uint8_t said;
+  uint64_t exec = 0;
+  if (!node || !id) return CUPTI_ERROR_INVALID_PARAMETER;
+  if (!cupti_numbers()) return cupti_refused(&said, "cuptiGetGraphNodeId");
+  pthread_mutex_lock(&number_lock);
+  const struct number *in = *place_of(EXEC_NODE, node);
+  if (in) {
+    node = in->of;
+    exec = in->other;
+  }
+  pthread_mutex_unlock(&number_lock);
+  uint32_t x = 0;
+  if (cupti_front->number(SCUDA_NUMBER_NODE, node, id) || (exec && own_cuptiGetGraphExecId(exec, &x)))
+    return CUPTI_ERROR_INVALID_PARAMETER;
+  if (exec) *id = (uint64_t)x << 32 | (uint32_t)*id;
+  return CUPTI_SUCCESS;
+}
 
 /* ---- the driver ---- */
 
@@ -269,6 +304,45 @@ static void nodes_made(uint32_t id, const struct scuda_profiled *c, uint64_t gra
   free(list);
 }
 
+/* Of what an executable graph got of the nodes of its graph; records name these. Those in child graphs are not told. */
+static void nodes_instantiated(const struct scuda_profiled *c, uint64_t exec, uint64_t graph) {
+  if (!called(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED) || !cupti_numbers()) return;
+  size_t n = 0;
+  int32_t asked, type;
+  uint64_t *list = NULL;
+  if (!ASK(cuGraphGetNodes, graph, NULL, &n) && n) list = calloc(n, sizeof *list);
+  if (list && ASK(cuGraphGetNodes, graph, list, &n)) n = 0;
+  for (size_t i = 0; list && i < n; i++) {
+    struct number *in = calloc(1, sizeof *in);
+    if (!in) break;
+    *in = (struct number){.handle = (uintptr_t)in, .other = exec, .of = list[i], .kind = EXEC_NODE};
+    pthread_mutex_lock(&number_lock);
+    struct number **at = place_of(EXEC_NODE, in->handle);
+    in->next = *at;
+    *at = in;
+    pthread_mutex_unlock(&number_lock);
+    struct CUpti_GraphData g = {.graph = exec, .originalGraph = graph, .node = in->handle, .originalNode = list[i]};
+    if (!ASK(cuGraphNodeGetType, list[i], &type)) g.nodeType = (uint32_t)type;
+    graph_changed(CUPTI_CBID_RESOURCE_GRAPHNODE_CLONED, c, &g);
+  }
+  free(list);
+}
+
+static void forget_instantiated(uint64_t exec) {
+  pthread_mutex_lock(&number_lock);
+  for (int i = 0; i < LISTS; i++)
+    for (struct number **at = &numbers[i]; *at;) {
+      struct number *in = *at;
+      if (in->kind != EXEC_NODE || in->other != exec) {
+        at = &in->next;
+        continue;
+      }
+      *at = in->next;
+      free(in);
+    }
+  pthread_mutex_unlock(&number_lock);
+}
+
 /* ---- memory ---- */
 
 static void write_memory(const struct scuda_profiled *c, int released, uint32_t kind, uint64_t address, uint64_t bytes,
@@ -368,6 +442,7 @@ void cupti_objects_enter(struct scuda_profiled *c, uint32_t id) {
     g.graph = number_of(GRAPH, g.graphExec).other;
     graph_changed(CUPTI_CBID_RESOURCE_GRAPHEXEC_DESTROY_STARTING, c, &g);
     forget(GRAPH, g.graphExec);
+    forget_instantiated(g.graphExec);
     return;
   }
 }
@@ -433,6 +508,7 @@ void cupti_objects_leave(const struct scuda_profiled *c, uint32_t id) {
     g.graph = cupti_argument(c, 1);
     g.graphExec = result(c);
     note(GRAPH, g.graphExec, g.graph);
+    nodes_instantiated(c, g.graphExec, g.graph);
     graph_changed(CUPTI_CBID_RESOURCE_GRAPHEXEC_CREATED, c, &g);
     return;
   }

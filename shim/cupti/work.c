@@ -166,7 +166,7 @@ static void keep_name(uint32_t id, const char *text, size_t n) {
 static uint32_t _Atomic kernel_kind = CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL; /* as the program enabled them */
 static _Atomic int copies_wanted = 1, peers_wanted;
 
-/* Of work in a graph: as the program's library numbers what was launched. */
+/* Of work in a graph: as we number what was launched, where the server does not say its numbers. */
 static uint32_t graph_of(const struct wire_profile_record *r, const struct cupti_origin *o) {
   return r->graph && o->graph ? o->graph : r->graph;
 }
@@ -301,6 +301,7 @@ static void write_work(const struct wire_profile_record *r, uint64_t now) {
 /* ---- fetching ---- */
 
 static uint32_t _Atomic wanted, told, unsettled;
+static _Atomic int numbers = -1; /* the server says them; -1: it was not asked */
 static _Atomic int running;
 static uint64_t lost;
 static pthread_mutex_t fetch_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -400,15 +401,16 @@ static void start_thread(void) {
 }
 
 /* Tells the server what is wanted, and asks for its clock a few times. Under fetch_lock. */
-static void settle(uint32_t kinds) {
+static void settle(uint32_t kinds, int about_numbers) {
   static _Atomic int said;
   uint32_t kept = 0;
   uint64_t clock = 0;
   fetch(1); /* it forgets what it has */
-  int32_t r = cupti_front->control(kinds, &kept, &clock);
+  int32_t r = cupti_front->control(kinds | (about_numbers ? WIRE_PROFILE_NUMBERS : 0), &kept, &clock);
   lost = 0;
   ids = 0;
-  told = r ? 0 : kept;
+  told = r ? 0 : kept & ~(uint32_t)WIRE_PROFILE_NUMBERS;
+  if (about_numbers) numbers = !r && kept & WIRE_PROFILE_NUMBERS;
   if (kinds && kinds != told && !atomic_exchange(&said, 1))
     cupti_front->log(SCUDA_WARN, r ? "the server does not record profiles: they have the program's calls alone" :
                      "the server cannot tell what its GPU does: profiles have the program's calls alone");
@@ -426,10 +428,24 @@ void cupti_work_check(void) {
   pthread_mutex_lock(&fetch_lock);
   if (unsettled && cupti_front->serves() == 2) {
     unsettled = 0;
-    settle(wanted);
+    settle(wanted, wanted && numbers < 0);
   }
   pthread_mutex_unlock(&fetch_lock);
   self->inside--;
+}
+
+int cupti_numbers(void) {
+  if (SCUDA_LIKELY(numbers >= 0)) return numbers;
+  struct cupti_thread *self = cupti_self();
+  self->inside++;
+  pthread_mutex_lock(&fetch_lock);
+  if (numbers < 0 && cupti_front->serves() == 2) {
+    unsettled = 0;
+    settle(wanted, 1);
+  }
+  pthread_mutex_unlock(&fetch_lock);
+  self->inside--;
+  return numbers > 0;
 }
 
 void cupti_work_wanted(uint32_t kinds) {

@@ -38,6 +38,9 @@ enum {
 /* Numbers as the driver gives them. 0: not known. */
 struct scuda_profile_ids { uint32_t context, stream, device; };
 
+/* What has a number in records; enum profile_object of wire.spec. */
+enum { SCUDA_NUMBER_GRAPH, SCUDA_NUMBER_EXEC, SCUDA_NUMBER_NODE };
+
 /* Of a question to the server, by CLOCK_MONOTONIC in ns: it was sent after the one, its answer came to this machine
  * before the other, however long it took to wake who waited for it. */
 struct scuda_profile_times { uint64_t sent, came; };
@@ -58,5 +61,8 @@ struct scuda_profile_table {
   /* contexts, or streams that the program made: pairs of a context (0 for a context) and a handle; how many */
   uint32_t (*objects)(int streams, uint64_t *pairs, uint32_t most);
   void (*log)(int32_t level, const char *text);
+  /* the number by which the server's records know a graph, an executable graph, or a node; CUresult. Only where control
+   * has answered that there are numbers */
+  int32_t (*number)(uint32_t kind, uint64_t object, uint64_t *number);
 };
 #endif

@@ -174,4 +174,27 @@ uint32_t scuda_profile_objects(int streams, uint64_t *pairs, uint32_t most) {
   return listed.count;
 }
 
+/* Kept where the handle is ours: what the server mints, it uses again. */
+int32_t scuda_profile_number(uint32_t kind, uint64_t object, uint64_t *number) {
+  static const uint32_t kinds[] = {[WIRE_PROFILE_OBJECT_GRAPH] = KIND_CUgraph,
+                                   [WIRE_PROFILE_OBJECT_EXEC] = KIND_CUgraphExec,
+                                   [WIRE_PROFILE_OBJECT_NODE] = KIND_CUgraphNode};
+  struct scuda_slot *s = scuda_slot_of(object, kinds[kind]);
+  if (!s || !scuda_serving()) return CUDA_ERROR_INVALID_VALUE;
+  int keep = kind != WIRE_PROFILE_OBJECT_NODE && object < scuda_shared.server_base;
+  if (keep && s->id) {
+    *number = s->id;
+    return CUDA_SUCCESS;
+  }
+  struct wire_profile_number m = {.object = object, .kind = kind};
+  struct wire_profile_numbered reply;
+  uint32_t got = 0;
+  int32_t r = ask(OP_PROFILE_NUMBER, &m, sizeof m, &reply, sizeof reply, &got);
+  if (r) return r;
+  if (got != sizeof reply) return scuda_bad_reply("a number");
+  *number = reply.number;
+  if (keep) s->id = reply.number;
+  return CUDA_SUCCESS;
+}
+
 void scuda_profile_log(int32_t level, const char *text) { scuda_log(level, "%s", text); }

@@ -30,5 +30,6 @@ void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, s
 const char *scuda_profile_kernel(uint64_t function);
 uint32_t scuda_profile_memory(uint64_t address, uint64_t *bytes);
 uint32_t scuda_profile_objects(int streams, uint64_t *pairs, uint32_t most);
+int32_t scuda_profile_number(uint32_t kind, uint64_t object, uint64_t *number);
 void scuda_profile_log(int32_t level, const char *text);
 #endif

@@ -146,7 +146,7 @@ int32_t scuda_timeline_control(uint32_t kinds, uint32_t *got, uint64_t *now) {
   scuda_lock(&lock);
   fetch_all(1); /* what is kept is forgotten */
   int32_t r = control(kinds | KINDS, &all, now);
-  theirs = r ? 0 : kinds;
+  theirs = r ? 0 : kinds & ~(uint32_t)WIRE_PROFILE_NUMBERS;
   scuda_unlock(&lock);
   *got = all & kinds;
   return r;
