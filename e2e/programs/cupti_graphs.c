@@ -1,4 +1,4 @@
-// Profiles of graphs that were instantiated before a profile, in it, and between two: cupti_graphs KERNELS LIBRARY.
+// Profiles of graphs that were instantiated before a profile, in it, and between two: cupti_graphs KERNELS [LIBRARY].
 // With NVIDIA's library and a GPU it is to print the same.
 #include "cupti.h"
 
@@ -123,8 +123,14 @@ static void followed(void) {
 }
 
 int main(int argc, char **argv) {
-  CHECK(argc > 2, "cupti_graphs KERNELS LIBRARY");
-  open_cupti(argv[2], RTLD_NOW);
+  static const char *const libraries[] = {"libcupti.so.13", "libcupti.so.12",
+                                          "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"};
+  const char *library = argc > 2 ? argv[2] : NULL;
+  CHECK(argc > 1, "cupti_graphs KERNELS [LIBRARY]");
+  for (size_t i = 0; i < sizeof libraries / sizeof *libraries && !library; i++)
+    if (dlopen(libraries[i], RTLD_NOW)) library = libraries[i];
+  CHECK(library, "there is no CUPTI: %s", dlerror());
+  open_cupti(library, RTLD_NOW);
   start(argc, argv);
   add = function(load("kernels.ptx"), "vector_add");
   CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -36,7 +36,8 @@ PROGRAMS = [
     "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice",
     "managed_named", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread",
     "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely",
-    "holdup", "ipc_order", "capture_ends", "capacities", "object_lives"]
+    "holdup", "ipc_order", "capture_ends", "capacities", "object_lives",
+    "cupti_graphs"]
 ALONE = {
     "c:limits", "out_of_memory",  # ask for more memory than there is: others get none meanwhile, natively too
     "c:managed_named",  # natively a copy from an array lacks its last KiB now and then, where others use the GPU
@@ -302,8 +303,11 @@ def compare(case, timeout, env, sides):
         unstable = {k for k in keys if (again["out"] or {}).get(k) != native["out"].get(k)}
         real = [k for k in differ if k not in unstable]
         verdict = "DIFFERS" if real else "varies"
-        for k in real[:12] or differ[:4]:
+        shown = real[:40] or differ[:4]
+        for k in shown:
             notes.append(f"{k}: native {native['out'].get(k)!r}, remote {remote['out'].get(k)!r}")
+        if len(shown) < len(real or differ):
+            notes.append(f"and {len(real or differ) - len(shown)} more, which stand in $OUT")
     elif verdict == "equal" and not (native and remote):
         verdict = "ran"
     if verdict in ("equal", "ran") and "absent" in (remote or native)["out"]:

@@ -1,10 +1,12 @@
 """Cases of profilers: what torch.profiler, jax.profiler, Triton's proton and NVTX see of a program's GPU work. Kernels'
-names, their counts and the operator that each belongs to are compared; times are only shown.
+names, their counts and the operator that each belongs to are compared, each name by itself, so that check.py lists
+what differs by name ("kernels: NAME"); times are only shown.
 
     profiles.py [ROUNDS]   natively and remotely by turns: GPU time by key_averages, and what profiling costs
 """
 
 import collections
+import functools
 import glob
 import gzip
 import json
@@ -18,12 +20,32 @@ from pathlib import Path
 from suite import Absent, digest, suite, torch_for_repeating
 from workloads import resnet_parts
 
-case = suite("profiles")
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+def flat(out):
+    """{"kernels": {"gemm": 2}} as {"kernels": 1, "kernels: gemm": 2}: a line for each name, and how many there are."""
+    lines = {}
+    for key, value in out.items():
+        if isinstance(value, dict):
+            lines[key] = f"{len(value)} names"
+            lines |= {f"{key}: {name}": repr(n) for name, n in sorted(value.items())}
+        else:
+            lines[key] = value
+    return lines
+
+
+def case(function):
+    @functools.wraps(function)
+    def flattened():
+        result = function()
+        return (flat(result[0]), *result[1:]) if isinstance(result, tuple) else flat(result)
+
+    return suite("profiles")(flattened)
+
+
 def counts(names):
-    return repr(sorted(collections.Counter(names).items()))
+    return dict(collections.Counter(names))
 
 
 def gpu_events(trace):
@@ -87,8 +109,8 @@ def profile_resnet():
         torch.cuda.synchronize()
     out, info = seen(p)
     averages = p.key_averages()
-    out["averages"] = counts(f"{e.key[:80]} {e.count}" for e in averages
-                             if e.self_device_time_total > 0 or e.key.startswith("aten::"))
+    out["averages"] = {e.key: e.count for e in averages
+                       if e.self_device_time_total > 0 or e.key.startswith("aten::")}
     out["has memory"] = repr(any(e.self_device_memory_usage > 0 for e in averages))
     info["GPU ms by key_averages"] = round(sum(e.self_device_time_total for e in averages) / 1000, 3)
     return out, info
@@ -210,22 +232,76 @@ def graph_of_nothing(torch):
     return repr(graphed(torch.zeros(10, device="cuda")).sum().item())
 
 
+def graph_of_kernels(torch):
+    """A graph with kernels, a copy and a memset, and what it reads."""
+    x = torch.arange(4096, device="cuda", dtype=torch.float32)
+    y = torch.empty_like(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y.copy_(x)
+        z = torch.sin(y) + torch.zeros(4096, device="cuda")
+        y.copy_(z)
+    return graph, x, y
+
+
+def of_launches(trace):
+    """The GPU's work of each launch of a graph, in the launches' order: names with counts, and whether its nodes are of
+    the graph that the records name; for all launches together: graphs and nodes."""
+    events = trace["traceEvents"]
+    launches = sorted((e for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver")
+                       and "GraphLaunch" in e["name"]), key=lambda e: e["ts"])
+    gpu = gpu_events(trace)
+    out, graphs, nodes = {"launches of graphs": repr(len(launches))}, set(), set()
+    for i, launch in enumerate(launches):
+        work = [e for e in gpu if e["args"].get("correlation") == launch["args"]["correlation"]]
+        out[f"launch {i}"] = counts(e["name"] for e in work)
+        ids = [(e["args"].get("graph id"), e["args"].get("graph node id")) for e in work]
+        graphs |= {g for g, _ in ids}
+        nodes |= {n for _, n in ids}
+        # a PyTorch that does not show them has None on both sides
+        out[f"launch {i}: nodes of its graph"] = repr(sum(bool(g and n) and n >> 32 == g for g, n in ids))
+    of = {e["args"]["correlation"] for e in launches}
+    out["in no graph"] = counts(e["name"] for e in gpu if e["args"].get("correlation") not in of)
+    return out | {"graphs": repr(len(graphs)), "nodes": repr(len(nodes))}
+
+
+def profile_of(torch, *graphs):
+    with torch.profiler.profile(activities=both()) as p:
+        for graph in graphs:
+            graph.replay()
+            graph.replay()
+        torch.cuda.synchronize()
+    return of_launches(exported(p))
+
+
 @case
 def graph_before_profile():
+    """Graphs that were instantiated before anybody called CUPTI; one of them is empty."""
     torch = torch_for_repeating()
-    return {"sum": graph_of_nothing(torch)}
+    total = graph_of_nothing(torch)
+    graph, x, y = graph_of_kernels(torch)
+    graph.replay()
+    torch.cuda.synchronize()
+    return {"sum": total, **profile_of(torch, graph), "result": digest(x, y)}
 
 
 @case
 def graph_after_profile():
-    """PyTorch's own test of the profiler does this; over scuda the capture was once invalidated."""
+    """Graphs made after a profile, and a second profile of them and of one that was there before the first. PyTorch's
+    own test of the profiler makes the empty one; over scuda the capture was once invalidated."""
     torch = torch_for_repeating()
     torch.cuda.init()
+    early, _, _ = graph_of_kernels(torch)
     torch.profiler._utils._init_for_cuda_graphs()
     out = {"sum": graph_of_nothing(torch)}
     with torch.profiler.profile(activities=both()) as p:
         graph_of_nothing(torch)
-    return out | {"kernels": counts(e["name"] for e in gpu_events(exported(p)))}
+    out["kernels"] = counts(e["name"] for e in gpu_events(exported(p)))
+    late, x, y = graph_of_kernels(torch)
+    for i in range(2):
+        out |= {f"profile {i}: {k}": v for k, v in profile_of(torch, early, late).items()}
+    return out | {"result": digest(x, y)}
 
 
 class Numbers:
@@ -321,19 +397,19 @@ def profile_proton():
         torch.cuda.synchronize()
         proton.finalize()
         tree = json.loads(Path(f"{folder}/profile.hatchet").read_text())
-    found = []
+    found = {}
 
     def walk(node, path):
         name = node["frame"]["name"]
         metrics = node.get("metrics", {})
         if metrics.get("count"):
-            found.append(f"{path}/{name[:80]} {metrics['count']}")
+            found[f"{path}/{name}"] = metrics["count"]
             assert metrics.get("time (ns)", 0) > 0, node
         for child in node.get("children", []):
             walk(child, f"{path}/{name}" if name != "ROOT" else "")
 
     walk(tree[0], "")
-    return {"tree": counts(found)}
+    return {"tree": found}
 
 
 @case
