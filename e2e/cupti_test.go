@@ -97,6 +97,7 @@ var recordedKinds = []int{
 	cupti.CUPTI_ACTIVITY_KIND_STREAM, cupti.CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,
 	cupti.CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION, cupti.CUPTI_ACTIVITY_KIND_MEMORY2,
 	cupti.CUPTI_ACTIVITY_KIND_GRAPH_TRACE, cupti.CUPTI_ACTIVITY_KIND_MARKER,
+	cupti.CUPTI_ACTIVITY_KIND_NAME,
 }
 
 // Of the runtime's calls there are records and callbacks, too, and the driver's calls in them are not told again.

@@ -2,6 +2,8 @@
 // before cuInit tells of devices and of the first context, too.
 #include "cupti.h"
 
+#include <unistd.h>
+
 static subscriber_t subscriber;
 static CUstream stream;
 
@@ -361,11 +363,13 @@ static void graphs(void) {
 // ---- NVTX, as its headers do it ----
 
 typedef void (*nvtx_function)(void);
-static nvtx_function core[16], core2[16], *core_places[16], *core2_places[16];
+static nvtx_function core[16], core2[16], cuda[9], cudart[7];
+static nvtx_function *core_places[16], *core2_places[16], *cuda_places[9], *cudart_places[7];
 
 static int nvtx_functions(uint32_t module, nvtx_function ***table, uint32_t *count) {
-  *table = module == 1 ? core_places : module == 5 ? core2_places : NULL;
-  *count = 16;
+  *table = module == 1 ? core_places : module == 2 ? cuda_places : module == 4 ? cudart_places :
+           module == 5 ? core2_places : NULL;
+  *count = module == 2 ? 9 : module == 4 ? 7 : 16;
   return *table != NULL;
 }
 static const void *nvtx_tables(uint32_t id) {
@@ -382,6 +386,8 @@ static void markers(void *library) {
   for (int i = 0; i < 16; i++) {
     core_places[i] = &core[i];
     core2_places[i] = &core2[i];
+    if (i < 9) cuda_places[i] = &cuda[i];
+    if (i < 7) cudart_places[i] = &cudart[i];
   }
   CHECK(start_nvtx && start_nvtx(nvtx_tables) == 1, "NVTX has no tool");
   int (*push)(const char *) = (int (*)(const char *))core[9], (*push_wide)(const wchar_t *) =
@@ -434,6 +440,61 @@ static void markers(void *library) {
     n++;
   }
   CHECK(n == 9, "%d markers", n);
+  forget();
+}
+
+// Names of a thread, a device, a context, and of streams by both of NVTX's modules.
+static void names(void) {
+  void (*of_thread)(uint32_t, const char *) = (void (*)(uint32_t, const char *))core[14];
+  void (*of_device)(int, const char *) = (void (*)(int, const char *))cuda[1];
+  void (*of_context)(CUcontext, const char *) = (void (*)(CUcontext, const char *))cuda[3];
+  void (*of_stream)(CUstream, const char *) = (void (*)(CUstream, const char *))cuda[5];
+  void (*of_runtimes)(CUstream, const char *) = (void (*)(CUstream, const char *))cudart[3];
+  void (*of_wide)(CUstream, const wchar_t *) = (void (*)(CUstream, const wchar_t *))cudart[4];
+  CHECK(of_thread && of_device && of_context && of_stream && of_runtimes && of_wide, "NVTX's names go nowhere");
+  CUcontext c;
+  CUstream other;
+  uint32_t id, null, context_id, other_id, other_context;
+  CK(cuCtxCreate(&c, 0, 0));
+  CK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CK(cuptiGetContextId(c, &other_context));
+  CK(cuptiGetStreamIdEx(c, other, 0, &other_id));
+  CK(cuCtxSetCurrent(context));
+  CK(cuptiGetContextId(context, &context_id));
+  CK(cuptiGetStreamIdEx(context, stream, 0, &id));
+  CK(cuptiGetStreamIdEx(context, NULL, 0, &null));
+  of_stream(stream, "before"); // which nobody has asked for
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_NAME));
+  of_thread(77, "a thread");
+  of_device(0, "a device");
+  of_context(context, "a context");
+  of_stream(stream, "a stream");
+  of_runtimes(NULL, "the null stream");
+  of_runtimes(other, "of another context");
+  of_wide(stream, L"\u00e4");
+  of_stream((CUstream)(uintptr_t)12345, "no stream");
+  CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_NAME));
+  flush();
+  const struct { uint32_t kind, id[3]; const char *name; } want[] = {
+    {CUPTI_ACTIVITY_OBJECT_THREAD, {(uint32_t)getpid(), 77}, "a thread"},
+    {CUPTI_ACTIVITY_OBJECT_DEVICE, {0}, "a device"},
+    {CUPTI_ACTIVITY_OBJECT_CONTEXT, {0, context_id}, "a context"},
+    {CUPTI_ACTIVITY_OBJECT_STREAM, {0, context_id, id}, "a stream"},
+    {CUPTI_ACTIVITY_OBJECT_STREAM, {0, context_id, null}, "the null stream"},
+    {CUPTI_ACTIVITY_OBJECT_STREAM, {0, other_context, other_id}, "of another context"},
+    {CUPTI_ACTIVITY_OBJECT_STREAM, {0, context_id, id}, "\xc3\xa4"}};
+  int n = 0;
+  EACH(CUpti_ActivityName, r, CUPTI_ACTIVITY_KIND_NAME) {
+    uint32_t of[3];
+    memcpy(of, r->objectId, sizeof of);
+    CHECK(n < 7 && r->objectKind == want[n].kind && !memcmp(of, want[n].id, sizeof of) &&
+          !strcmp((const char *)(uintptr_t)r->name, want[n].name), "name %d: %s of %u: %u %u %u", n,
+          (const char *)(uintptr_t)r->name, r->objectKind, of[0], of[1], of[2]);
+    n++;
+  }
+  CHECK(n == 7, "%d names", n);
+  CK(cuCtxDestroy(c));
+  CK(cuCtxSetCurrent(context));
   forget();
 }
 
@@ -502,6 +563,7 @@ int main(int argc, char **argv) {
   graphs();
   modules();
   markers(dlopen(argv[2], RTLD_NOW));
+  names();
   CK(cuptiUnsubscribe(subscriber));
   dumped();
   CK(cuptiSubscribe(&subscriber, on_resource, NULL));

@@ -64,6 +64,7 @@ static uint32_t bytes_of(uint32_t kind) {
   case CUPTI_ACTIVITY_KIND_MEMORY2: return sizeof(struct CUpti_ActivityMemory4);
   case CUPTI_ACTIVITY_KIND_MEMCPY2: return sizeof(struct CUpti_ActivityMemcpyPtoP4);
   case CUPTI_ACTIVITY_KIND_GRAPH_TRACE: return sizeof(struct CUpti_ActivityGraphTrace2);
+  case CUPTI_ACTIVITY_KIND_NAME: return sizeof(struct CUpti_ActivityName);
   case CUPTI_ACTIVITY_KIND_MARKER: return sizeof(struct CUpti_ActivityMarker2);
   case CUPTI_ACTIVITY_KIND_OVERHEAD: return sizeof(struct CUpti_ActivityOverhead3);
   case CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: return sizeof(struct CUpti_ActivitySynchronization2);

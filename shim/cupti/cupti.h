@@ -106,6 +106,7 @@ void cupti_objects_enter(struct scuda_profiled *, uint32_t id);
 void cupti_objects_leave(const struct scuda_profiled *, uint32_t id); /* of calls that went well */
 void cupti_objects_update(void);
 void cupti_objects_dump(uint32_t kind);    /* records of those that there are */
+int cupti_ids_of(uint64_t context, uint64_t stream, struct scuda_profile_ids *); /* context 0: the stream's; 0: none */
 void cupti_event_numbers(uint64_t event, uint32_t *id, uint64_t *recorded);
 uint32_t cupti_launched_number(uint64_t exec); /* for records; 0: the server's records have it */
 

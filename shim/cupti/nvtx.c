@@ -151,6 +151,46 @@ static int pop(void) {
   return call_back(CUPTI_NVTX_POP, NULL, &level), level;
 }
 
+/* ---- names ---- */
+
+static int unnamed(void) { return !cupti_active[CUPTI_ACTIVITY_KIND_NAME] || cupti_self()->inside; }
+
+static void name_object(uint32_t kind, const uint32_t id[3], const char *name) {
+  struct CUpti_ActivityName n = {.kind = CUPTI_ACTIVITY_KIND_NAME, .objectKind = kind, .name = (uintptr_t)name};
+  memcpy(n.objectId, id, sizeof n.objectId);
+  cupti_write(&n, sizeof n);
+}
+
+/* NVTX takes the kernel's number of a thread. */
+static void name_thread(uint32_t thread, const char *t) {
+  if (!unnamed()) name_object(CUPTI_ACTIVITY_OBJECT_THREAD, (uint32_t[3]){(uint32_t)getpid(), thread}, text(t));
+}
+static void name_device(int32_t device, const char *t) {
+  if (!unnamed()) name_object(CUPTI_ACTIVITY_OBJECT_DEVICE, (uint32_t[3]){(uint32_t)device}, text(t));
+}
+static void name_context(uint64_t context, const char *t) {
+  struct scuda_profile_ids ids;
+  if (unnamed() || !cupti_ids_of(context, 0, &ids)) return;
+  name_object(CUPTI_ACTIVITY_OBJECT_CONTEXT, (uint32_t[3]){ids.device, ids.context}, text(t));
+}
+static void name_stream(uint64_t stream, const char *t) {
+  struct scuda_profile_ids ids;
+  if (unnamed() || !cupti_ids_of(0, stream, &ids)) return;
+  name_object(CUPTI_ACTIVITY_OBJECT_STREAM, (uint32_t[3]){ids.device, ids.context, ids.stream}, text(t));
+}
+static void name_thread_wide(uint32_t thread, const wchar_t *t) {
+  if (!unnamed()) name_thread(thread, wide(t));
+}
+static void name_device_wide(int32_t device, const wchar_t *t) {
+  if (!unnamed()) name_device(device, wide(t));
+}
+static void name_context_wide(uint64_t context, const wchar_t *t) {
+  if (!unnamed()) name_context(context, wide(t));
+}
+static void name_stream_wide(uint64_t stream, const wchar_t *t) {
+  if (!unnamed()) name_stream(stream, wide(t));
+}
+
 /* Handles of domains and strings are what they stand for. */
 static const char *domain_register(const char *domain, const char *t) { return (void)domain, text(t); }
 static const char *domain_register_wide(const char *domain, const wchar_t *t) { return (void)domain, wide(t); }
@@ -163,7 +203,15 @@ static int take(nvtx_tables tables) {
     {NVTX_MARK_EX, (void *)mark_ex}, {NVTX_MARK_A, (void *)mark_text}, {NVTX_MARK_W, (void *)mark_wide},
     {NVTX_START_EX, (void *)range_start_ex}, {NVTX_START_A, (void *)range_start},
     {NVTX_START_W, (void *)range_start_wide}, {NVTX_END, (void *)range_end}, {NVTX_PUSH_EX, (void *)push_ex},
-    {NVTX_PUSH_A, (void *)push}, {NVTX_PUSH_W, (void *)push_wide}, {NVTX_POP, (void *)pop}};
+    {NVTX_PUSH_A, (void *)push}, {NVTX_PUSH_W, (void *)push_wide}, {NVTX_POP, (void *)pop},
+    {NVTX_THREAD_A, (void *)name_thread}, {NVTX_THREAD_W, (void *)name_thread_wide}};
+  static const struct nvtx_function cuda[] = {
+    {NVTX_CUDA_DEVICE_A, (void *)name_device}, {NVTX_CUDA_DEVICE_W, (void *)name_device_wide},
+    {NVTX_CUDA_CONTEXT_A, (void *)name_context}, {NVTX_CUDA_CONTEXT_W, (void *)name_context_wide},
+    {NVTX_CUDA_STREAM_A, (void *)name_stream}, {NVTX_CUDA_STREAM_W, (void *)name_stream_wide}};
+  static const struct nvtx_function cudart[] = {
+    {NVTX_CUDART_DEVICE_A, (void *)name_device}, {NVTX_CUDART_DEVICE_W, (void *)name_device_wide},
+    {NVTX_CUDART_STREAM_A, (void *)name_stream}, {NVTX_CUDART_STREAM_W, (void *)name_stream_wide}};
   static const struct nvtx_function core2[] = {
     {NVTX_DOMAIN_MARK, (void *)domain_mark}, {NVTX_DOMAIN_START, (void *)domain_range_start},
     {NVTX_DOMAIN_END, (void *)domain_range_end}, {NVTX_DOMAIN_PUSH, (void *)domain_push},
@@ -172,6 +220,8 @@ static int take(nvtx_tables tables) {
     {NVTX_DOMAIN_CREATE_W, (void *)wide}};
   const struct nvtx_callbacks *c = tables ? tables(NVTX_TABLE_CALLBACKS) : NULL;
   if (!c || c->bytes < sizeof *c || !c->functions) return 0;
+  nvtx_fill(c, NVTX_MODULE_CUDA, cuda, sizeof cuda / sizeof *cuda);
+  nvtx_fill(c, NVTX_MODULE_CUDART, cudart, sizeof cudart / sizeof *cudart);
   return nvtx_fill(c, NVTX_MODULE_CORE, core, sizeof core / sizeof *core) &&
     nvtx_fill(c, NVTX_MODULE_CORE2, core2, sizeof core2 / sizeof *core2);
 }

@@ -114,6 +114,7 @@ int own_cuptiGetGraphNodeId(uint64_t node, uint64_t *id) {
   F(cuDeviceGetName, char *, int32_t, int32_t) F(cuDeviceGetUuid_v2, void *, int32_t) \
   F(cuDeviceTotalMem_v2, size_t *, int32_t) F(cuDevicePrimaryCtxGetState, int32_t, uint32_t *, int32_t *) \
   F(cuStreamGetPriority, uint64_t, int32_t *) F(cuStreamGetFlags, uint64_t, uint32_t *) \
+  F(cuStreamGetCtx, uint64_t, uint64_t *) \
   F(cuGraphGetNodes, uint64_t, uint64_t *, size_t *) F(cuGraphNodeGetType, uint64_t, int32_t *) \
   F(cuGraphNodeFindInClone, uint64_t *, uint64_t, uint64_t)
 static struct {
@@ -214,6 +215,13 @@ static void write_stream(uint64_t context, uint64_t stream, uint32_t correlation
             flags & CU_STREAM_NON_BLOCKING ? CUPTI_ACTIVITY_STREAM_CREATE_FLAG_NON_BLOCKING :
             CUPTI_ACTIVITY_STREAM_CREATE_FLAG_DEFAULT};
   cupti_write(&r, sizeof r);
+}
+
+int cupti_ids_of(uint64_t context, uint64_t stream, struct scuda_profile_ids *ids) {
+  int32_t asked;
+  if (cupti_front->serves() != 2 || (!context && ASK(cuStreamGetCtx, stream, &context))) return 0;
+  cupti_front->ids(context, stream, 0, ids);
+  return ids->context && ids->stream;
 }
 
 static void write_context(uint64_t context) {
