@@ -52,19 +52,32 @@ void cupti_waited(uint32_t correlation, uint32_t thread, uint32_t stream, uint64
   pthread_mutex_unlock(&origin_lock);
 }
 
-/* The call that work came with, and when it had ended at the latest. The lock is held. */
+/* The call that work came with, and when it had ended at the latest: as the thread's first wait for it returned. The
+enum { PLACES = 64 };
+static struct { uint32_t thread, stream, correlation, at; } places[PLACES];
+
+/* The call that work came with, and when it had ended at the latest: when the thread's first wait for it returned. The
+ * lock is held. */
 static struct cupti_origin origin_of(const struct wire_profile_record *r, uint64_t now, uint64_t *latest) {
   struct cupti_origin o = {0};
   *latest = now;
   if (origins) o = origins[r->correlation % ORIGINS];
   if (o.correlation != r->correlation) return (struct cupti_origin){0};
-  uint32_t n = wait_count < WAITS ? wait_count : WAITS;
-  for (uint32_t i = 1; i <= n; i++) { /* from the newest to the oldest that was called later */
-    const struct wait *w = &waits[(wait_count - i) % WAITS];
-    if (w->thread != o.thread) continue;
-    if ((int32_t)(w->correlation - o.correlation) <= 0) break;
-    if ((!w->stream || w->stream == r->stream) && w->end < *latest) *latest = w->end;
+  uint32_t oldest = wait_count < WAITS ? 0 : wait_count - WAITS, i = oldest, n = (o.thread ^ r->stream) % PLACES;
+  if (places[n].thread == o.thread && places[n].stream == r->stream &&
+      (int32_t)(o.correlation - places[n].correlation) >= 0 && (int32_t)(places[n].at - oldest) > 0)
+    i = places[n].at;
+  for (; i != wait_count; i++) {
+    const struct wait *w = &waits[i % WAITS];
+    if (w->thread != o.thread || (w->stream && w->stream != r->stream)) continue;
+    if ((int32_t)(w->correlation - o.correlation) <= 0) continue;
+    if (w->end < *latest) *latest = w->end;
+    break;
   }
+  places[n].thread = o.thread;
+  places[n].stream = r->stream;
+  places[n].correlation = o.correlation;
+  places[n].at = i;
   return o;
 }
 
