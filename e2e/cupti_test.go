@@ -223,6 +223,11 @@ func TestAnswersOfCUPTI(t *testing.T) {
 		if len(answers) != 2*len(names) {
 			t.Fatalf("%s: %d answers of %d functions", library, len(answers)/2, len(names))
 		}
+		// Nsight is told what to do, in one line, once
+		const advice = "a profiler or debugger asks for the driver's private tables; run it on the server, next to the GPU\n"
+		if n := strings.Count(p.err.String(), advice); n != 1 {
+			t.Errorf("%s: a profiler is told %d times\n%s", library, n, p.err)
+		}
 		works := 0
 		for i := 0; i < len(answers); i += 2 {
 			said := strings.Count(p.err.String(), " "+answers[i]+" is not supported by scuda's CUPTI")
