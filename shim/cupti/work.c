@@ -52,7 +52,7 @@ void cupti_waited(uint32_t correlation, uint32_t thread, uint32_t stream, uint64
   pthread_mutex_unlock(&origin_lock);
 }
 
-/* The call that work came with, and when it had ended at the latest: as the thread's first wait for it returned. The
+/* Where the search for a wait goes on: a thread's waits end in their order, and a stream's work comes mostly in its. */
 enum { PLACES = 64 };
 static struct { uint32_t thread, stream, correlation, at; } places[PLACES];
 
