@@ -24,8 +24,8 @@ import (
 	"scuda.dev/scuda/deploy/kubernetes/names"
 )
 
-func (l *lab) ctr(args ...string) (string, error) {
-	out, err := exec.Command(filepath.Join(l.parts, "ctr"), append([]string{"-a", l.in("containerd.sock"), "-n",
+func (l *lab) ctr(node string, args ...string) (string, error) {
+	out, err := exec.Command(filepath.Join(l.parts, "ctr"), append([]string{"-a", l.at(node, "containerd.sock"), "-n",
 		"k8s.io"}, args...)...).CombinedOutput()
 	return string(out), err
 }
@@ -102,7 +102,7 @@ func (l *lab) reaches(name string, phase corev1.PodPhase) {
 
 // output is what a pod has said.
 func (l *lab) output(name string) string {
-	paths, _ := filepath.Glob(filepath.Join(l.in("logs"), user+"_"+name+"_*", "main", "*.log"))
+	paths, _ := filepath.Glob(filepath.Join(l.at("*", "logs"), user+"_"+name+"_*", "main", "*.log"))
 	all := ""
 	for _, p := range paths {
 		text, _ := os.ReadFile(p)
@@ -159,7 +159,7 @@ func (l *lab) nothing(servers ...string) time.Duration {
 		l.must(err)
 		claims, err := l.client.ResourceV1().ResourceClaims(user).List(l.Context(), metav1.ListOptions{})
 		l.must(err)
-		files, _ := filepath.Glob(l.in("cdi/*.json"))
+		files, _ := filepath.Glob(l.at("*", "cdi/*.json"))
 		return n+len(secrets.Items)+len(claims.Items)+len(files) == 0
 	})
 }
@@ -184,7 +184,7 @@ func TestCluster(t *testing.T) {
 		test func(*lab)
 	}{
 		{"whole", whole}, {"shared", shared}, {"restarts", restarts}, {"server killed", serverKilled},
-		{"five hundred", fiveHundred},
+		{"two nodes", twoNodes}, {"five hundred", fiveHundred},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			of := *l
@@ -267,7 +267,8 @@ func restarts(l *lab) {
 	for _, part := range []struct {
 		name  string
 		start func()
-	}{{"plugin", l.plugin}, {"controller", l.control}, {"api", l.api}} {
+	}{{"plugin-" + node1, func() { l.plugin(node1) }}, {"controller", l.control}, {"api", l.api},
+		{"kubelet-" + node1, func() { l.kubelet(node1) }}} {
 		l.restart(part.name, part.start)
 		l.until("the apiserver", l.answers)
 		said := strings.Count(l.output("stays"), "round ")
@@ -278,10 +279,10 @@ func restarts(l *lab) {
 		l.remove(name)
 	}
 	// The pod goes while no plugin runs: the kubelet waits for the next.
-	l.end("plugin", syscall.SIGKILL)
+	l.end("plugin-"+node1, syscall.SIGKILL)
 	l.remove("stays")
 	l.until("the session has ended", func() bool { return l.sessions() == 0 })
-	l.plugin()
+	l.plugin(node1)
 	l.nothing("a", "b")
 }
 
@@ -336,6 +337,59 @@ func serverKilled(l *lab) {
 		}
 		return len(list.Items) == 2
 	})
+}
+
+// A second kubelet, containerd and plugin on this machine are another node. Each prepares what its own pods have. When
+// one is lost its pods' leases end, the other goes on, and what was left on the lost one is cleared when it is back.
+func twoNodes(l *lab) {
+	l.containers(node2)
+	l.kubelet(node2)
+	l.plugin(node2)
+	name := map[string]string{node1: "on-node1", node2: "on-node2"}
+	files := func(node string) int {
+		there, _ := filepath.Glob(l.at(node, "cdi/*.json"))
+		return len(there)
+	}
+	for _, node := range []string{node1, node2} {
+		s := of("part", spec(100))
+		s.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		l.pod(name[node], s)
+		l.reaches(name[node], corev1.PodRunning)
+		l.until(name[node]+" works", func() bool {
+			m := says.FindStringSubmatch(l.output(name[node]))
+			return m != nil && m[1] == "400"
+		})
+		there, _ := filepath.Glob(filepath.Join(l.at(node, "logs"), user+"_"+name[node]+"_*"))
+		if files(node) != 1 || len(there) != 1 || l.held(name[node]) != 1 {
+			l.Errorf("%s has %d CDI files and %q, and %d leases", node, files(node), there, l.held(name[node]))
+		}
+	}
+	l.end("kubelet-"+node2, syscall.SIGKILL)
+	l.end("plugin-"+node2, syscall.SIGKILL)
+	began := time.Now()
+	l.must(l.client.CoreV1().Pods(user).Delete(l.Context(), name[node2],
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
+	l.until("the lost node's lease and session have ended", func() bool {
+		return l.held(name[node2]) == 0 && l.sessions() == 1
+	})
+	l.Logf("a pod of a lost node was deleted: its lease and session were gone after %.1f s", time.Since(began).Seconds())
+	if files(node2) != 1 || l.held(name[node1]) != 1 {
+		l.Errorf("%d CDI files on the lost node, %d leases of the other's pod", files(node2), l.held(name[node1]))
+	}
+	rounds := strings.Count(l.output(name[node1]), "round ")
+	l.until("the other node's pod goes on", func() bool {
+		return strings.Count(l.output(name[node1]), "round ") > rounds+1
+	})
+	l.plugin(node2)
+	l.kubelet(node2)
+	took := l.until("what was left on the node is cleared", func() bool { return files(node2) == 0 })
+	l.Logf("the node is back, and clear after %.1f s", took.Seconds())
+	l.remove(name[node1])
+	l.nothing("a", "b")
+	for _, part := range []string{"plugin-", "kubelet-", "containerd-"} {
+		l.end(part+node2, syscall.SIGKILL)
+	}
+	l.must(l.client.CoreV1().Nodes().Delete(l.Context(), node2, metav1.DeleteOptions{}))
 }
 
 // Five hundred claims in and out, of pods on a node that is none: nobody runs them, but they are scheduled.

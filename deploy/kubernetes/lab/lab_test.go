@@ -40,9 +40,10 @@ import (
 const patience = 3 * time.Minute
 
 const (
-	own  = "scuda-system"
-	user = "default"
-	node = "node1"
+	own   = "scuda-system"
+	user  = "default"
+	node1 = "node1"
+	node2 = "node2" // of one part of the test
 )
 
 // daemon is a program that runs until it is ended.
@@ -62,6 +63,9 @@ type lab struct {
 }
 
 func (l *lab) in(name string) string { return filepath.Join(l.folder, name) }
+
+// at is in a node's folder.
+func (l *lab) at(node, name string) string { return filepath.Join(l.folder, node, name) }
 
 func (l *lab) put(name, text string) string {
 	l.Helper()
@@ -191,8 +195,8 @@ func up(t *testing.T) *lab {
 	if os.Getuid() != 0 {
 		t.Fatal("the kubelet wants to be root")
 	}
-	if there, _ := filepath.Glob(pods); len(there) > 0 {
-		t.Fatalf("a kubelet runs on this machine, or one has left its control groups: %q", there)
+	if there := groups(); len(there) > 0 {
+		t.Fatalf("this test runs on this machine, or has left its control groups: %q", there)
 	}
 	parts := os.Getenv("SCUDA_CLUSTER_PARTS")
 	if _, err := os.Stat(filepath.Join(parts, "kubelet")); err != nil {
@@ -209,7 +213,7 @@ func up(t *testing.T) *lab {
 	l := &lab{T: t, folder: folder, parts: parts, build: build, ports: map[string]string{}, daemons: map[string]*daemon{}}
 	t.Cleanup(l.down)
 	l.run("go", "build", "-o", l.in("scuda-dra"), "../cmd/scuda-dra")
-	l.free("etcd", "peer", "api", "scheduler", "manager", "kubelet")
+	l.free("etcd", "peer", "api", "scheduler", "manager")
 	l.plane()
 	l.install()
 	l.serve("a")
@@ -217,14 +221,17 @@ func up(t *testing.T) *lab {
 	l.put("servers.yaml", "servers:\n"+l.line("a")+l.line("b"))
 	l.control()
 	l.image()
-	l.containers()
-	l.kubelet()
-	l.plugin()
+	l.containers(node1)
+	l.kubelet(node1)
+	l.plugin(node1)
 	return l
 }
 
 // down ends everything, the containers first, and says what happened where the test failed.
 func (l *lab) down() {
+	if l.client != nil && l.Failed() {
+		l.waiting()
+	}
 	if l.client != nil {
 		_ = l.client.CoreV1().Pods(user).DeleteCollection(context.Background(), metav1.DeleteOptions{
 			GracePeriodSeconds: new(int64(0))}, metav1.ListOptions{})
@@ -235,8 +242,8 @@ func (l *lab) down() {
 			}
 		}
 	}
-	for _, name := range []string{"plugin", "controller", "kubelet", "manager", "scheduler", "api", "etcd", "containerd",
-		"a", "b"} {
+	for _, name := range []string{"plugin-" + node1, "plugin-" + node2, "controller", "kubelet-" + node1,
+		"kubelet-" + node2, "manager", "scheduler", "api", "etcd", "containerd-" + node1, "containerd-" + node2, "a", "b"} {
 		how := syscall.SIGKILL // the apiserver does not end without etcd
 		if name == "a" || name == "b" {
 			how = syscall.SIGTERM
@@ -256,8 +263,58 @@ func (l *lab) down() {
 	}
 }
 
-// pods are the control groups that the kubelet makes.
-const pods = "/sys/fs/cgroup/*/kubepods"
+// waiting says what pods have no node, and why.
+func (l *lab) waiting() {
+	list, err := l.client.CoreV1().Pods(user).List(context.Background(), metav1.ListOptions{
+		FieldSelector: "spec.nodeName="})
+	if err != nil {
+		l.Log(err)
+		return
+	}
+	for _, p := range list.Items {
+		for _, c := range p.Status.Conditions {
+			l.Logf("%s has no node: %s is %s since %s: %s", p.Name, c.Type, c.Status,
+				c.LastTransitionTime.Format(time.TimeOnly), c.Message)
+		}
+		for _, s := range p.Status.ResourceClaimStatuses {
+			if s.ResourceClaimName == nil {
+				continue
+			}
+			claim, err := l.client.ResourceV1().ResourceClaims(user).Get(context.Background(), *s.ResourceClaimName,
+				metav1.GetOptions{})
+			l.Logf("its claim %s: %+v, %v", *s.ResourceClaimName, claim.Status, err)
+		}
+	}
+}
+
+// group begins the name of a node's control group.
+const group = "scuda-lab-"
+
+// hierarchies are those of control groups: one of version 2, or several of version 1.
+func hierarchies() []string {
+	const root = "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/cgroup.controllers"); err == nil {
+		return []string{root}
+	}
+	var all []string
+	there, _ := filepath.Glob(root + "/*")
+	for _, path := range there {
+		// What is no hierarchy is a link to one, such as cpu,cpuacct.
+		if st, err := os.Lstat(path); err == nil && st.IsDir() {
+			all = append(all, path)
+		}
+	}
+	return all
+}
+
+// groups are the nodes' control groups that are there.
+func groups() (all []string) {
+	for _, h := range hierarchies() {
+		there, _ := filepath.Glob(filepath.Join(h, group+"*"))
+		all = append(all, there...)
+	}
+	return all
+}
 
 // sweep ends what containerd has started for this cluster, and unmounts what is left of it.
 func (l *lab) sweep() {
@@ -278,8 +335,7 @@ func (l *lab) sweep() {
 			_ = syscall.Unmount(f[1], syscall.MNT_DETACH)
 		}
 	}
-	groups, _ := filepath.Glob(pods)
-	for _, group := range groups {
+	for _, group := range groups() {
 		var all []string
 		_ = filepath.WalkDir(group, func(path string, d fs.DirEntry, err error) error {
 			if err == nil && d.IsDir() {

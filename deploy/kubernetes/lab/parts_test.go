@@ -51,11 +51,11 @@ func (l *lab) control() {
 		"--down-after", "2s", "--evict-after", "4s")
 }
 
-// plugin starts the kubelet's plugin, with the rights of its service account.
-func (l *lab) plugin() {
-	l.start("plugin", l.in("scuda-dra"), "kubelet-plugin", "--kubeconfig",
-		l.kubeconfig("plugin", "token-of-scuda-dra-plugin"), "--node-name", node, "--kubelet-dir", l.in("kubelet"),
-		"--cdi-dir", l.in("cdi"), "--libraries", filepath.Join(l.build, "lib"), "--refresh", "1s")
+// plugin starts the plugin of a node's kubelet, with the rights of its service account.
+func (l *lab) plugin(node string) {
+	l.start("plugin-"+node, l.in("scuda-dra"), "kubelet-plugin", "--kubeconfig",
+		l.kubeconfig("plugin", "token-of-scuda-dra-plugin"), "--node-name", node, "--kubelet-dir", l.at(node, "kubelet"),
+		"--cdi-dir", l.at(node, "cdi"), "--libraries", filepath.Join(l.build, "lib"), "--refresh", "1s")
 }
 
 // image writes an image with a CUDA program, the C library that it needs, and a shell; and the one of sandboxes.
@@ -127,12 +127,12 @@ func (l *lab) layout(name string, command []string, layer []byte) {
 	l.put("image-"+filepath.Base(name)+".tar", out.String())
 }
 
-// containers starts containerd, and gives it the images.
-func (l *lab) containers() {
+// containers starts a node's containerd, and gives it the images.
+func (l *lab) containers(node string) {
 	l.Helper()
-	l.put("cni/10-lab.conflist", `{"cniVersion":"1.0.0","name":"lab","plugins":[{"type":"ptp","ipam":{"type":"host-local",
-"ranges":[[{"subnet":"10.201.0.0/24"}]]}}]}`)
-	config := l.put("containerd.toml", fmt.Sprintf(`version = 3
+	l.put(node+"/cni/10-lab.conflist", `{"cniVersion":"1.0.0","name":"lab","plugins":[{"type":"ptp",
+"ipam":{"type":"host-local","ranges":[[{"subnet":"10.201.0.0/24"}]]}}]}`)
+	config := l.put(node+"/containerd.toml", fmt.Sprintf(`version = 3
 root = '%[1]s/containerd'
 state = '%[1]s/run'
 [grpc]
@@ -148,12 +148,12 @@ conf_dir = '%[1]s/cni'
 snapshotter = 'native'
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
 sandbox = 'localhost/pause:1'
-`, l.folder))
-	l.must(os.MkdirAll(l.in("cdi"), 0o755))
-	l.start("containerd", filepath.Join(l.parts, "containerd"), "--config", config)
+`, l.in(node)))
+	l.must(os.MkdirAll(l.at(node, "cdi"), 0o755))
+	l.start("containerd-"+node, filepath.Join(l.parts, "containerd"), "--config", config)
 	for _, name := range []string{"gpu:1", "pause:1"} {
 		l.until("containerd takes images", func() bool {
-			out, err := l.ctr("images", "import", "--local", "--snapshotter", "native", l.in("image-"+name+".tar"))
+			out, err := l.ctr(node, "images", "import", "--local", "--snapshotter", "native", l.in("image-"+name+".tar"))
 			if err != nil {
 				l.Logf("%s: %v, %s", name, err, out)
 			}
@@ -162,15 +162,20 @@ sandbox = 'localhost/pause:1'
 	}
 }
 
-// kubelet starts it, and makes the node one that takes pods.
-func (l *lab) kubelet() {
+// kubelet starts that of a node, and makes the node one that takes pods. Each has a control group of its own, below
+// which it puts those of its pods, so there may be several on one machine.
+func (l *lab) kubelet(node string) {
 	l.Helper()
-	l.must(os.MkdirAll(l.in("kubelet/plugins_registry"), 0o755))
-	config := l.put("kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
+	l.must(os.MkdirAll(l.at(node, "kubelet/plugins_registry"), 0o755))
+	for _, h := range hierarchies() {
+		l.must(os.MkdirAll(filepath.Join(h, group+node), 0o755))
+	}
+	config := l.put(node+"/kubelet.yaml", fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false
 cgroupDriver: cgroupfs
 cgroupsPerQOS: true
+cgroupRoot: /%[3]s
 containerRuntimeEndpoint: unix://%[1]s/containerd.sock
 failSwapOn: false
 enforceNodeAllocatable: []
@@ -182,10 +187,10 @@ address: 127.0.0.1
 healthzPort: 0
 evictionHard: {memory.available: "1Mi", nodefs.available: "1%%", imagefs.available: "1%%", nodefs.inodesFree: "1%%"}
 imageGCHighThresholdPercent: 100
-`, l.folder, l.ports["kubelet"]))
-	l.start("kubelet", filepath.Join(l.parts, "kubelet"), "--config", config, "--kubeconfig",
-		l.kubeconfig("kubelet", "admintoken"), "--root-dir", l.in("kubelet"), "--cert-dir", l.in("certs-kubelet"),
-		"--hostname-override", node)
+`, l.in(node), l.port("kubelet-"+node), group+node))
+	l.start("kubelet-"+node, filepath.Join(l.parts, "kubelet"), "--config", config, "--kubeconfig",
+		l.kubeconfig("kubelet", "admintoken"), "--root-dir", l.at(node, "kubelet"), "--cert-dir",
+		l.at(node, "certs-kubelet"), "--hostname-override", node)
 	l.until("the node is ready", func() bool {
 		n, err := l.client.CoreV1().Nodes().Get(l.Context(), node, metav1.GetOptions{})
 		if err != nil {
