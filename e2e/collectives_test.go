@@ -114,6 +114,23 @@ func TestCommunicators(t *testing.T) {
 	}
 }
 
+// A program's variables reach the NCCL of the servers: one that it does not know fails there. Those that may not are
+// named, and what the operator set goes before.
+func TestCollectiveSettings(t *testing.T) {
+	t.Setenv("NCCL_MIN_NCHANNELS", "4")
+	s := collectiveServer(t, trusted...)
+	env := append(preloaded(s), "NCCL_ALGO=Ring", "NCCL_PROTO=/tmp/x", "NCCL_MIN_NCHANNELS=64")
+	for _, p := range ranks(t, "all", env, env) {
+		if said := p.err.String(); !strings.Contains(said, "does not take what these variables say: NCCL_PROTO (") {
+			t.Errorf("the client does not name it:\n%s", said)
+		}
+	}
+	p := start(t, append(preloaded(s), "NCCL_ALGO=Star"), program("collectives"), kernels, "all", "0", "1")
+	if code := p.wait(patience); code == 0 || !strings.Contains(p.err.String(), "NCCL_ALGO or NCCL_MIN_NCHANNELS") {
+		t.Errorf("the server's NCCL takes an algorithm that it does not know: exit status %d\n%s", code, p.err)
+	}
+}
+
 // One process has a rank on each of a server's GPUs, begun in one group, and calls for all of them in one group.
 func TestCommunicatorsOfOneProcess(t *testing.T) {
 	s := collectiveServerOf(t, "3", trusted...)

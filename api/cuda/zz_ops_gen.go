@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "71891fc49dbce9774344b67d012da3d6f1c562c28f8b4c198643ff7fe16b40ec"
+const Digest = "a57dade64580edc8016ae80fb5ac220ed407806f26b3bbcb31e82d982f63e4e5"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

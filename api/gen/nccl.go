@@ -20,6 +20,7 @@ type ncclFunction struct {
 type ncclFacts struct {
 	functions []ncclFunction
 	enums     [][4]string // enumeration, name, value, bytes of an element
+	settings  [][3]string // name, kind, what it may be
 }
 
 func readNCCL(root string) (*ncclFacts, error) {
@@ -47,6 +48,12 @@ func readNCCL(root string) (*ncclFacts, error) {
 	}
 	for _, l := range lines {
 		facts.enums = append(facts.enums, [4]string(l))
+	}
+	if lines, err = rows(root, "nccl-settings.tsv", 3); err != nil {
+		return nil, err
+	}
+	for _, l := range lines {
+		facts.settings = append(facts.settings, [3]string(l))
 	}
 	return facts, nil
 }
@@ -106,6 +113,11 @@ func (n *ncclFacts) goPackage(out *Output) error {
 		b.f("%s: %s, ", r[2], r[3])
 	}
 	b.f("}\n\n// operators is how many values ReduceOp has.\nconst operators = %d\n", len(n.of("ncclRedOp_t")))
+	b.f("\n// settings are what a program's variables may be, by their names.\nvar settings = map[string]setting{\n")
+	for _, s := range n.settings {
+		b.f("%q: {kind: %q, may: %q},\n", s[0], s[1], s[2])
+	}
+	b.f("}\n")
 	return out.GoFile("api/nccl/zz_nccl_gen.go", b.Bytes())
 }
 
@@ -137,6 +149,10 @@ func (n *ncclFacts) header(out *Output) error {
 	b.f("\n#define NCCL_ELEMENT_BYTES \\\n ")
 	for _, r := range n.of("ncclDataType_t") {
 		b.f(" %s,", r[3])
+	}
+	b.f("\n#define NCCL_SETTINGS \\\n ")
+	for _, s := range n.settings {
+		b.f(" %q,", s[0])
 	}
 	b.f("\nenum { NCCL_TYPES = %d, NCCL_OPERATORS = %d, NCCL_RESULTS = %d };\n", len(n.of("ncclDataType_t")),
 		len(n.of("ncclRedOp_t")), len(n.of("ncclResult_t")))

@@ -166,8 +166,9 @@ func (t DataType) ElementBytes() uint64 {
 // Library carries calls out. Calls for one communicator come one at a time, but for Abort and AsyncError; each may come
 // from another OS thread, on which the communicator's context is current. Calls may wait for other ranks.
 type Library interface {
-	// Open says which version the library has; it is opened by the first call.
-	Open() (version uint32, err error)
+	// Open says which version the library has. It is opened by the first call, in an environment to which these settings,
+	// NAME=VALUE, have been added, but for what stands there.
+	Open(settings []string) (version uint32, err error)
 	UniqueID(*ID) Result
 	// InitRank makes a rank of a communicator; its ranks find each other by one id or by several.
 	InitRank(comm *Comm, ranks, rank int32, ids []ID, cfg *Config) Result

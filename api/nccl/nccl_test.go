@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"math"
+	"strings"
 	"testing"
 )
 
@@ -38,4 +39,35 @@ func TestEnds(t *testing.T) {
 	if got := RemoteError.Error() + Result(77).Error(); got != "ncclRemoteErrorncclResult_t 77" {
 		t.Error(got)
 	}
+}
+
+// What a program may set is bounded, and never a path, a plugin or an interface.
+func TestSetting(t *testing.T) {
+	for s, want := range map[string]bool{
+		"NCCL_ALGO=Ring": true, "NCCL_ALGO=allreduce:ring,tree;broadcast:^nvls": true, "NCCL_PROTO=^LL128": true,
+		"NCCL_ALGO=/etc/passwd": false, "NCCL_ALGO=": false, "NCCL_MIN_NCHANNELS=1": true, "NCCL_MIN_NCHANNELS=0": false,
+		"NCCL_MIN_NCHANNELS=65": false, "NCCL_MIN_NCHANNELS=-1": false, "NCCL_MIN_NCHANNELS=1 ": false,
+		"NCCL_P2P_DISABLE=1": true, "NCCL_P2P_DISABLE=2": false, "NCCL_NET=Socket": true, "NCCL_NET=AWS Libfabric": false,
+		"NCCL_LAUNCH_MODE=group": true, "NCCL_DEBUG=INFO": false,
+		"NCCL_DEBUG=TRACE": false, "NCCL_DEBUG_FILE=/tmp/x": false, "NCCL_NET_PLUGIN=x": false,
+		"NCCL_TUNER_PLUGIN=x": false, "NCCL_CONF_FILE=x": false, "NCCL_TOPO_FILE=x": false, "NCCL_SOCKET_IFNAME=eth0": false,
+		"NCCL_IB_HCA=mlx5_0": false, "NCCL_COMM_BLOCKING=0": false, "LD_PRELOAD=x": false, "NCCL_BUFFSIZE=99999999999": false,
+	} {
+		if name, value, _ := strings.Cut(s, "="); Setting(name, value) != want {
+			t.Errorf("%s: %v", s, !want)
+		}
+	}
+	if Setting("NCCL_ALGO", strings.Repeat("a", mostSetting+1)) {
+		t.Error("a long value is taken")
+	}
+}
+
+func FuzzSetting(f *testing.F) {
+	f.Add("NCCL_ALGO", "Ring")
+	f.Add("NCCL_MIN_NCHANNELS", "2")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		if Setting(name, value) && (strings.ContainsAny(value, "/\x00=\n.") || !strings.HasPrefix(name, "NCCL_")) {
+			t.Errorf("%s=%q is taken", name, value)
+		}
+	})
 }

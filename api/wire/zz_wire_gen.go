@@ -141,6 +141,7 @@ const (
 	MaxNcclOperations = 0x2000     // operations of an nccl_group
 	MaxNcclIds        = 0x400      // ids of an nccl_init
 	MaxNcclExcluded   = 0x4000     // ranks of an nccl_split
+	MaxNcclSettings   = 0x4000     // bytes of an nccl_open's settings
 	MaxNcclName       = 0x100      // bytes of a communicator's name
 	MaxLoadOptions    = 0x40       // options of a load or a link
 )
@@ -1157,9 +1158,11 @@ const SizeProfileNumbered = 8
 
 // NcclOpen is the payload of OpNcclOpen.
 // the first of them; whether this server carries NCCL's calls out, and by which version
+// then setting_bytes: each its NAME=VALUE and a 0
 // It is answered by NcclResult.
 type NcclOpen struct {
-	Reserved uint64
+	Settings     uint32
+	SettingBytes uint32
 }
 
 // SizeNcclOpen is the size of NcclOpen in bytes.

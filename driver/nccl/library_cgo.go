@@ -15,6 +15,8 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -44,12 +46,21 @@ func New(path string) *Library {
 	return &Library{path: path}
 }
 
-// Open opens it once. One that fails is tried again by the next call.
-func (l *Library) Open() (uint32, error) {
+// Open opens it once. One that fails is tried again by the next call. What the operator set goes before a program's.
+func (l *Library) Open(settings []string) (uint32, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.version != 0 {
 		return l.version, nil
+	}
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		if _, set := os.LookupEnv(name); set {
+			continue
+		}
+		if err := os.Setenv(name, value); err != nil { // C's environment, too, which the library reads
+			return 0, err
+		}
 	}
 	path := C.CString(l.path)
 	defer C.free(unsafe.Pointer(path))

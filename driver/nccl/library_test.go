@@ -25,11 +25,19 @@ func simulated(t *testing.T) string {
 
 // The library is opened once; ids are new each time; without a driver there is no rank, and the library says so.
 func TestLibrary(t *testing.T) {
+	t.Setenv("NCCL_ALGO", "Tree") // the operator's
+	t.Setenv("NCCL_PROTO", "")
+	if err := os.Unsetenv("NCCL_PROTO"); err != nil {
+		t.Fatal(err)
+	}
 	l := New(simulated(t))
 	for range 2 {
-		if version, err := l.Open(); version != 23007 || err != nil {
+		if version, err := l.Open([]string{"NCCL_ALGO=Ring", "NCCL_PROTO=LL"}); version != 23007 || err != nil {
 			t.Fatalf("version %d, %v", version, err)
 		}
+	}
+	if got := os.Getenv("NCCL_ALGO") + os.Getenv("NCCL_PROTO"); got != "TreeLL" {
+		t.Errorf("the environment has %q", got)
 	}
 	var a, b nccl.ID
 	if r := l.UniqueID(&a); r != nccl.Success {
@@ -56,7 +64,7 @@ func TestOtherLibraries(t *testing.T) {
 	for path, says := range map[string]string{
 		"/nowhere/libnccl.so.2": "No such file", "libm.so.6": "ncclGetVersion", own: "scuda's own",
 	} {
-		_, err := New(path).Open()
+		_, err := New(path).Open(nil)
 		if !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "--nccl FILE") {
 			t.Errorf("%s: %v", path, err)
 		}

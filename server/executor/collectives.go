@@ -2,6 +2,7 @@ package executor
 
 import (
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -196,7 +197,12 @@ const (
 
 // openLibrary: nccl_open.
 func (cl *collectives) openLibrary(c *command) (cuda.CUresult, error) {
-	if _, _, _, err := asked[wire.NcclOpen](cl, c); err != nil {
+	m, rest, _, err := asked[wire.NcclOpen](cl, c)
+	if err != nil {
+		return 0, err
+	}
+	settings, refused, err := readSettings(rest, m)
+	if err != nil {
 		return 0, err
 	}
 	if cl.library == nil {
@@ -205,12 +211,12 @@ func (cl *collectives) openLibrary(c *command) (cuda.CUresult, error) {
 	var version uint32
 	call := cl.call(c, nil)
 	call.make = func() nccl.Result {
-		v, err := cl.library.Open()
+		v, err := cl.library.Open(settings)
 		if err != nil {
 			call.text = err.Error()
 			return nccl.SystemError
 		}
-		version = v
+		version, call.text = v, strings.Join(refused, " ")
 		return nccl.Success
 	}
 	call.answer = func(text string) []byte { return ncclResult(call.result, version, text) }

@@ -19,11 +19,17 @@ type fakeNCCL struct {
 	mu             sync.Mutex
 	groups         [][]nccl.Operation
 	ended          []string
+	settings       []string
 	ids            []nccl.ID
 	config         *nccl.Config
 }
 
-func (f *fakeNCCL) Open() (uint32, error) { return 23007, nil }
+func (f *fakeNCCL) Open(settings []string) (uint32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.settings = settings
+	return 23007, nil
+}
 
 func (f *fakeNCCL) UniqueID(id *nccl.ID) nccl.Result {
 	id[0], id[127] = 1, 2
@@ -237,17 +243,21 @@ func TestHostileCollectives(t *testing.T) {
 		flags   transport.CommandFlags
 		payload []byte
 	}{
-		"without an answer":      {wire.OpNcclOpen, 0, words(0)},
-		"an init without answer": {wire.OpNcclInit, 0, initOf(1, 1, 0)},
-		"a group without answer": {wire.OpNcclGroup, 0, groupOf(wire.NcclOperation{})},
-		"an end without answer":  {wire.OpNcclEnd, 0, endOf(1, 0)},
-		"a state without answer": {wire.OpNcclState, 0, words(1)},
-		"an id without answer":   {wire.OpNcclUniqueID, 0, words(0)},
-		"an empty init":          {wire.OpNcclInit, answer, words(0)},
-		"an init without ids":    {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1})},
-		"an init of many ids":    {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1 << 31})},
-		"an id that is cut off":  {wire.OpNcclInit, answer, initOf(1, 1, 0)[:100]},
-		"no configuration":       {wire.OpNcclInit, answer, initOf(1, 1, 0)[:160]},
+		"without an answer":       {wire.OpNcclOpen, 0, words(0)},
+		"an init without answer":  {wire.OpNcclInit, 0, initOf(1, 1, 0)},
+		"a group without answer":  {wire.OpNcclGroup, 0, groupOf(wire.NcclOperation{})},
+		"an end without answer":   {wire.OpNcclEnd, 0, endOf(1, 0)},
+		"a state without answer":  {wire.OpNcclState, 0, words(1)},
+		"an id without answer":    {wire.OpNcclUniqueID, 0, words(0)},
+		"settings not there":      {wire.OpNcclOpen, answer, openOf(1, 5, "")},
+		"settings without an end": {wire.OpNcclOpen, answer, openOf(1, 8, "NCCL_A=1")},
+		"settings of more":        {wire.OpNcclOpen, answer, openOf(2, 8, "NCCL_A=\x00")},
+		"many settings":           {wire.OpNcclOpen, answer, openOf(0, 1<<30, "")},
+		"an empty init":           {wire.OpNcclInit, answer, words(0)},
+		"an init without ids":     {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1})},
+		"an init of many ids":     {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1 << 31})},
+		"an id that is cut off":   {wire.OpNcclInit, answer, initOf(1, 1, 0)[:100]},
+		"no configuration":        {wire.OpNcclInit, answer, initOf(1, 1, 0)[:160]},
 		"a name that is cut off": {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1},
 			make([]byte, nccl.IDBytes), configOf(wire.NcclConfig{NameBytes: 9}), make([]byte, 8))},
 		"a long name": {wire.OpNcclInit, answer, initWith(wire.NcclInit{Comm: 1, Ranks: 1, Ids: 1},

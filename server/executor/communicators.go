@@ -2,6 +2,7 @@ package executor
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nccl"
@@ -35,6 +36,29 @@ func readConfig(rest []byte, between int) (cfg *nccl.Config, middle []byte, text
 		return nil, nil, "", protocolError("network %d of a communicator", m.Net)
 	}
 	return cfg, rest[:between], cfg.Check(), nil
+}
+
+// readSettings reads a program's variables: those that it may set where its calls are carried out, and the names of the
+// others.
+func readSettings(rest []byte, m *wire.NcclOpen) (taken, refused []string, err error) {
+	if m.SettingBytes > wire.MaxNcclSettings || len(rest) < int(m.SettingBytes) {
+		return nil, nil, protocolError("settings of NCCL in %d bytes", len(rest))
+	}
+	all := string(rest[:m.SettingBytes])
+	if uint32(strings.Count(all, "\x00")) != m.Settings || !strings.HasSuffix("\x00"+all, "\x00") {
+		return nil, nil, protocolError("%d settings of NCCL are not as many", m.Settings)
+	}
+	for s := range strings.SplitSeq(all, "\x00") {
+		name, value, _ := strings.Cut(s, "=")
+		switch {
+		case s == "":
+		case nccl.Setting(name, value):
+			taken = append(taken, s)
+		default:
+			refused = append(refused, strings.ToValidUTF8(name, "?"))
+		}
+	}
+	return taken, refused, nil
 }
 
 // newCommunicator takes a client's number for one that begins.

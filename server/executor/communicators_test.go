@@ -252,3 +252,23 @@ func FuzzConfigurations(f *testing.F) {
 		}
 	})
 }
+
+func openOf(settings, size uint32, list string) []byte {
+	return append(slices.Clone(wire.Bytes(&wire.NcclOpen{Settings: settings, SettingBytes: size})), list...)
+}
+
+// Of a program's variables the library gets those that may be set, and the client learns which may not.
+func TestSettings(t *testing.T) {
+	f := newFakeNCCL()
+	c := connect(t, with(f))
+	list := "NCCL_ALGO=Ring\x00NCCL_NET_PLUGIN=x\x00NCCL_PROTO=/tmp/x\x00NCCL_MIN_NCHANNELS=2\x00"
+	r, version, text := c.ncclAnswer(c.must(wire.OpNcclOpen, openOf(4, uint32(len(list)), list)))
+	if r != nccl.Success || version != 23007 || text != "NCCL_NET_PLUGIN NCCL_PROTO" {
+		t.Errorf("%v, version %d, %q", r, version, text)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.settings, []string{"NCCL_ALGO=Ring", "NCCL_MIN_NCHANNELS=2"}) {
+		t.Errorf("the library was given %q", f.settings)
+	}
+}

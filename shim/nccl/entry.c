@@ -5,6 +5,8 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const struct scuda_collective_table *nccl_front;
@@ -40,6 +42,22 @@ static void *find_real(const void *caller) {
   return scuda_find_for(caller, "libnccl.so.2", "SCUDA_REAL_LIBNCCL", (const void *)find_real);
 }
 
+/* The program's variables of NCCL that may reach the server's, each with a 0 behind it. */
+static uint32_t settings(char *to, uint32_t room, uint32_t *count) {
+  static const char *const names[] = {NCCL_SETTINGS};
+  uint32_t at = 0;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const char *value = getenv(names[i]);
+    if (!value || !*value) continue;
+    size_t n = strlen(names[i]) + strlen(value) + 2;
+    if (n > room - at) continue;
+    snprintf(to + at, n, "%s=%s", names[i], value);
+    at += (uint32_t)n;
+    ++*count;
+  }
+  return at;
+}
+
 /* Whether the server carries NCCL out; why not. */
 static int offered(const char **why, struct nccl_answer *a) {
   int (*init)(unsigned) = (int (*)(unsigned))(void *)nccl_driver("cuInit");
@@ -47,10 +65,16 @@ static int offered(const char **why, struct nccl_answer *a) {
   if (!init || init(0)) return 0;
   *why = "the server is of an older release";
   if (!nccl_front->offered()) return 0;
-  struct wire_nccl_open m = {0};
+  static struct { struct wire_nccl_open head; char settings[WIRE_MAX_NCCL_SETTINGS]; } m; /* under the lock */
   uint32_t got = 0;
-  int32_t asked = nccl_front->ask(OP_NCCL_OPEN, 0, &m, sizeof m, a, sizeof *a - 1, &got);
+  memset(&m, 0, sizeof m);
+  m.head.setting_bytes = settings(m.settings, sizeof m.settings, &m.head.settings);
+  int32_t asked = nccl_front->ask(OP_NCCL_OPEN, 0, &m, (uint32_t)sizeof m.head + m.head.setting_bytes, a,
+                                  sizeof *a - 1, &got);
   int r = nccl_answered(asked, a, got);
+  if (!r && *a->text)
+    scuda_log(SCUDA_WARN, "the server's NCCL does not take what these variables say: %s (docs/nccl.md says what it "
+              "takes)", a->text);
   *why = *a->text ? a->text : "the server does not answer as it should";
   nccl_version = a->head.value;
   return !r;

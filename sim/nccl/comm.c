@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 /* The version that it says to be. */
@@ -106,7 +107,15 @@ static struct comm *new_comm(int rank, int ranks) {
   return c;
 }
 
+/* As NVIDIA's does: what it does not know is invalid. */
+static int bad_settings(void) {
+  const char *algorithm = getenv("NCCL_ALGO"), *channels = getenv("NCCL_MIN_NCHANNELS");
+  return (algorithm && strcasecmp(algorithm, "ring") && strcasecmp(algorithm, "tree")) ||
+         (channels && atoi(channels) > 32);
+}
+
 EXPORT int ncclCommInitRank(struct comm **comm, int ranks, ncclUniqueId id, int rank) {
+  if (bad_settings()) return fail(ncclInvalidUsage, "NCCL_ALGO or NCCL_MIN_NCHANNELS says what is not there");
   if (!has_driver()) return fail(ncclUnhandledCudaError, "there is no driver in the process");
   if (ranks < 1 || rank < 0 || rank >= ranks) return fail(ncclInvalidArgument, "there is no such rank");
   struct comm *c = new_comm(rank, ranks);
