@@ -79,6 +79,11 @@ func HostFile() (string, error) { return file("host") }
 func Server() (addr, source string, err error) {
 	if value, set := os.LookupEnv("SCUDA_SERVER"); set {
 		addr, source = strings.Trim(value, blanks), "SCUDA_SERVER"
+		if addr != "" {
+			if of, err := spread(); of != "" || err != nil {
+				return of, "SCUDA_SPREAD", err
+			}
+		}
 	} else if source, err = HostFile(); errors.Is(err, ErrFolder) {
 		return "", "", nil
 	} else if addr, err = line(source); errors.Is(err, errNotOpened) {

@@ -14,6 +14,9 @@ var Settings = []Setting{
 	{Name: "SCUDA_SERVER", Common: true,
 		Meaning: "HOST:PORT of the server, or its name in `scuda servers`; else `~/.config/scuda/host`; " +
 			"set to nothing: none"},
+	{Name: "SCUDA_SPREAD",
+		Meaning: "servers with commas between, of which each rank of a launcher has one (nccl.md); `scuda run --spread` " +
+			"sets it, and `SCUDA_SERVER` to the first"},
 	{Name: "SCUDA_TOKEN", Common: true,
 		Meaning: "the token; else that of the file that `SCUDA_TOKEN_FILE` names; else the one that `scuda login` remembers"},
 	{Name: "SCUDA_TOKEN_FILE", Common: true, Server: true,

@@ -131,6 +131,27 @@ func TestCollectiveSettings(t *testing.T) {
 	}
 }
 
+// Ranks of a launcher have a server each by scuda run --spread, without a script of the user's.
+func TestRanksAreSpread(t *testing.T) {
+	a, b := collectiveServer(t, trusted...), collectiveServer(t, trusted...)
+	list := make([]*process, 2)
+	for i := range list {
+		env := []string{fmt.Sprintf("RANK=%d", i), "WORLD_SIZE=2", "SCUDA_LOG=debug"}
+		list[i] = start(t, env, scuda, "run", "--spread", a.addr+","+b.addr, "--", program("collectives"), kernels, "all",
+			fmt.Sprint(i), "2")
+	}
+	fmt.Fprintln(list[1].stdin, list[0].await(list[0].out, `^[0-9a-f]{256}$`)[0])
+	for i, p := range list {
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("rank %d: exit status %d\n%s%s", i, code, p.out, p.err)
+		}
+		own, other := []*server{a, b}[i], []*server{a, b}[1-i]
+		if said := p.err.String(); !strings.Contains(said, own.addr) || strings.Contains(said, other.addr) {
+			t.Errorf("rank %d does not use its server %s alone:\n%s", i, own.addr, said)
+		}
+	}
+}
+
 // One process has a rank on each of a server's GPUs, begun in one group, and calls for all of them in one group.
 func TestCommunicatorsOfOneProcess(t *testing.T) {
 	s := collectiveServerOf(t, "3", trusted...)

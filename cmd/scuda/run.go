@@ -22,7 +22,7 @@ import (
 var errNoLibraries = errors.New("the client libraries are missing")
 
 func newRun() *cobra.Command {
-	var address, tokenFile string
+	var address, tokenFile, spread string
 	var on onOptions
 	var pool poolOptions
 	cmd := &cobra.Command{
@@ -32,6 +32,9 @@ func newRun() *cobra.Command {
 signals, the exit status and the terminal are its own. What is done is no more than setting LD_PRELOAD,
 LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 
+With --spread, each rank of a program with several has a server of a list: torchrun's, Open MPI's, MPICH's or Slurm's
+(docs/nccl.md).
+
 With --on, no server has to run on the other machine. scuda logs in there by ssh, as you do, copies itself into your
 cache there the first time, and starts a server that serves this program alone and ends with it. The program's
 connections go through ssh, or with --direct to the machine itself, under TLS with a key that comes by ssh.
@@ -40,7 +43,8 @@ With --gpus, a pool of servers chooses one (scuda-pool, which has to be installe
 
 ` + exitHelp,
 		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi\n" +
-			"  scuda run --on me@gpu1 -- python3 train.py",
+			"  scuda run --on me@gpu1 -- python3 train.py\n" +
+			"  scuda run --spread gpu1,gpu2 -- torchrun --nproc-per-node 2 train.py",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(errors.New("no program given: scuda run -- PROGRAM [ARG...]"))
@@ -53,6 +57,9 @@ With --gpus, a pool of servers chooses one (scuda-pool, which has to be installe
 			}
 			if on.word != "" && (address != "" || tokenFile != "") {
 				return usage(errors.New("--on starts a server of its own: leave --server and --token-file out"))
+			}
+			if spread != "" && (on.word != "" || address != "" || pool.gpus != 0) {
+				return usage(errors.New("--spread names the servers: leave --server, --on and --gpus out"))
 			}
 			switch {
 			case pool.gpus == 0 && (pool.kind != "" || pool.memory > 0):
@@ -72,7 +79,7 @@ With --gpus, a pool of servers chooses one (scuda-pool, which has to be installe
 			if on.word != "" {
 				env, err = on.environment(cmd.Context(), os.Environ())
 			} else {
-				env, err = clientEnv(os.Environ(), address, tokenFile)
+				env, err = spreadEnv(os.Environ(), spread, address, tokenFile)
 			}
 			if e := (*exitError)(nil); errors.As(err, &e) {
 				return err
@@ -87,6 +94,7 @@ With --gpus, a pool of servers chooses one (scuda-pool, which has to be installe
 	}
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
+	cmd.Flags().StringVar(&spread, "spread", "", "give each rank of a program a server of this `LIST` (HOST:PORT,…)")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
 	on.flags(cmd.Flags())
 	pool.flags(cmd.Flags())
@@ -102,6 +110,18 @@ func notRun(program string, err error) error {
 		code = exitNotFound
 	}
 	return &exitError{code, fmt.Errorf("cannot run %s: %w", program, err)}
+}
+
+// spreadEnv is [clientEnv], for a program whose ranks have servers of a list; where that is empty, for the server.
+func spreadEnv(env []string, list, address, tokenFile string) ([]string, error) {
+	if list == "" {
+		return clientEnv(env, address, tokenFile)
+	}
+	servers, err := config.Spread(list)
+	if err != nil {
+		return nil, usage(fmt.Errorf("--spread: %w", err))
+	}
+	return clientEnv(setEnv(env, "SCUDA_SPREAD", strings.Join(servers, ",")), servers[0], tokenFile)
 }
 
 // clientEnv is the environment in which a program uses the server.
