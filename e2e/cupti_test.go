@@ -37,6 +37,18 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
+// Devices in records are those that the program sees, whichever they are of the server's.
+func TestProfilesOfVisibleDevices(t *testing.T) {
+	s := serve(t, "--gpu", "sim:2")
+	for _, visible := range []string{"0", "1", "1,0"} {
+		p := start(t, s.env("LD_PRELOAD="+lib+"/libscuda.so", "CUDA_VISIBLE_DEVICES="+visible),
+			program("cupti"), kernels, "kineto", "libcupti.so.13")
+		if code := p.wait(patience); code != 0 || p.out.String() != "kineto: right\n" {
+			t.Errorf("CUDA_VISIBLE_DEVICES=%s: exit status %d\n%s%s", visible, code, p.out, p.err)
+		}
+	}
+}
+
 // Records of devices, contexts, streams, memory and events, and callbacks when the program's objects come and go. What
 // there is no record of cannot be switched on, and is said once, by name.
 func TestProfilesOfObjects(t *testing.T) {

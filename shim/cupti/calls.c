@@ -110,7 +110,8 @@ static struct meaning meaning_of(uint32_t id) {
   case CBID_cuMemcpy3DPeerAsync_ptsz: return (struct meaning){.peers = 2};
   case CBID_cuStreamSynchronize: case CBID_cuStreamSynchronize_ptsz:
     return (struct meaning){.wait = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE};
-  case CBID_cuCtxSynchronize: return (struct meaning){.wait = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE};
+  case CBID_cuCtxSynchronize: case CBID_cuCtxSynchronize_v2:
+    return (struct meaning){.wait = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE};
   case CBID_cuEventSynchronize: return (struct meaning){.wait = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE};
   case CBID_cuStreamWaitEvent: case CBID_cuStreamWaitEvent_ptsz:
     return (struct meaning){.wait = CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT};

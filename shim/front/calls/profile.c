@@ -107,6 +107,21 @@ int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now) {
   return CUDA_SUCCESS;
 }
 
+struct wire_profile_record *scuda_profile_records(void *answer, uint32_t got) {
+  struct wire_profile_records *head = answer;
+  uint8_t *p = (uint8_t *)(head + 1), *end = (uint8_t *)answer + got;
+  if (got < sizeof *head) return NULL;
+  for (uint32_t i = 0; i < head->names; i++) {
+    struct wire_profile_name n;
+    if ((size_t)(end - p) < sizeof n) return NULL;
+    memcpy(&n, p, sizeof n);
+    if ((size_t)(end - p) - sizeof n < scuda_pad(n.bytes)) return NULL;
+    p += sizeof n + scuda_pad(n.bytes);
+  }
+  struct wire_profile_record *first = (void *)p;
+  return (size_t)(end - p) / sizeof *first < head->records ? NULL : first;
+}
+
 int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                            struct scuda_profile_times *times) {
   struct wire_profile_read m = {.bytes = bytes, .all = all};
@@ -116,7 +131,13 @@ int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got
   t->timed = 1;
   int32_t r = ask(OP_PROFILE_READ, &m, sizeof m, to, bytes, got);
   *times = (struct scuda_profile_times){sent, t->came ? t->came : scuda_events_now()};
-  return !r && *got < sizeof(struct wire_profile_records) ? scuda_bad_reply("a profile's records") : r;
+  if (r) return r;
+  struct wire_profile_record *records = scuda_profile_records(to, *got);
+  if (!records) return scuda_bad_reply("a profile's records");
+  /* CUDA_VISIBLE_DEVICES may choose and order the server's devices for this program */
+  for (uint32_t i = 0; i < ((struct wire_profile_records *)to)->records; i++)
+    records[i].device = (uint32_t)scuda_from_server((int32_t)records[i].device);
+  return r;
 }
 
 int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now) {

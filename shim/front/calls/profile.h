@@ -24,6 +24,9 @@ int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now);
 int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                               struct scuda_profile_times *);
 int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
+/* The first record in an answer of so many bytes, which has all that it says; NULL: it is malformed. */
+struct wire_profile_record *scuda_profile_records(void *answer, uint32_t got);
+/* Devices are the program's in what it gives. */
 int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                            struct scuda_profile_times *);
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids);

@@ -161,16 +161,8 @@ int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *go
   scuda_unlock(&lock);
   if (r) return r;
   struct wire_profile_records *head = to;
-  uint8_t *p = (uint8_t *)(head + 1), *end = (uint8_t *)to + *got;
-  for (uint32_t i = 0; i < head->names; i++) {
-    struct wire_profile_name n;
-    if ((size_t)(end - p) < sizeof n) return scuda_bad_reply("a profile's records");
-    memcpy(&n, p, sizeof n);
-    if ((size_t)(end - p) - sizeof n < scuda_pad(n.bytes)) return scuda_bad_reply("a profile's records");
-    p += sizeof n + scuda_pad(n.bytes);
-  }
-  struct wire_profile_record *from = (void *)p, *put = from;
-  if ((size_t)(end - p) / sizeof *from < head->records) return scuda_bad_reply("a profile's records");
+  struct wire_profile_record *from = scuda_profile_records(to, *got), *put = from;
+  if (!from) return scuda_bad_reply("a profile's records");
   for (uint32_t i = 0; i < head->records; i++)
     if (from[i].kind & wanted) *put++ = from[i];
   head->records = (uint32_t)(put - from);
