@@ -115,6 +115,17 @@ func handled(abi int) unix.LandlockRulesetAttr {
 	return a
 }
 
+// restricted is what a session of a profile is kept from. NCCL connects to other machines, and the workers of one machine
+// hand each other their GPU memory through abstract sockets: those of two servers, as they would of one.
+func restricted(abi int, p Profile) unix.LandlockRulesetAttr {
+	a := handled(abi)
+	if p&NCCL != 0 {
+		a.Handled_access_net = 0
+		a.Scoped &^= unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET
+	}
+	return a
+}
+
 // leastABI is the first whose files can be renamed between folders, as caches do. It came with Linux 5.19.
 const leastABI = 2
 
@@ -144,10 +155,7 @@ func Enclose(p Profile, more []FileRule) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoLandlock, err)
 	}
-	what := handled(abi)
-	if p&NCCL != 0 {
-		what.Handled_access_net = 0
-	}
+	what := restricted(abi, p)
 	set, err := newRuleset(&what)
 	if err != nil {
 		return fmt.Errorf("landlock: %w", err)

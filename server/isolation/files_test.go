@@ -128,6 +128,35 @@ func TestNCCLConnects(t *testing.T) {
 	}
 }
 
+// reach connects to an abstract socket of another process.
+func reach(name string) error {
+	c, err := net.Dial("unix", name)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// Workers hand each other GPU memory through abstract sockets, those with NCCL and no others.
+func TestNCCLReachesOtherWorkers(t *testing.T) {
+	if abi, err := landlockABI(); err != nil || abi < 6 {
+		t.Fatalf("Landlock's version is %d, %v; 6 is needed", abi, err)
+	}
+	name := fmt.Sprintf("@scuda-test-%d", os.Getpid())
+	l, err := net.Listen("unix", name) //nolint:noctx // nothing that could wait
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for profile, want := range map[Profile]string{
+		NCCL: "<nil>", Base: "dial unix " + name + ": connect: operation not permitted",
+	} {
+		if out := enclosed(t, profile, nil, trialEnv+"=abstract:"+name); out != want {
+			t.Errorf("profile %v: %s, want %s", profile, out, want)
+		}
+	}
+}
+
 // The thread alone is enclosed, not the process that starts workers.
 func TestEnclosesNobodyElse(t *testing.T) {
 	foreign := filepath.Join(t.TempDir(), "file")

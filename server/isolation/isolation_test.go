@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 			err = tryFiles(own, foreign)
 		case "listen":
 			err = listen()
+		case "abstract":
+			fmt.Print(reach(what))
 		case "nothing":
 		default:
 			err = try(Mode(mode), what)
