@@ -88,7 +88,8 @@ def run(side, case, ranks, env, addresses, timeout, work):
         said = [f"rank {i}, status {p.returncode}: " + x.read_text(errors="replace")[-1500:]
                 for i, (p, _, x) in enumerate(started) if p.returncode]
         return {"error": "\n".join(said)}
-    return json.loads(started[0][1].read_text().splitlines()[-1])
+    # what NCCL says with NCCL_DEBUG may stand around it
+    return json.loads(next(line for line in started[0][1].read_text().splitlines() if line.startswith('{"exact"')))
 
 
 def compare(case, sides):
@@ -141,7 +142,7 @@ def main():
             p.wait(30)
         if out := os.environ.get("OUT"):
             Path(out, "nccl.json").write_text(json.dumps({"env": set_by_us, "results": results}, indent=1))
-            for f in [*Path(work).glob("server*/log"), *Path(work).glob("*.err")]:
+            for f in [*Path(work).glob("server*/log"), *Path(work).glob("*.err"), *Path(work).glob("*.out")]:
                 shutil.copy(f, Path(out, f"{f.parent.name}-{f.name}" if f.name == "log" else f.name))
         shutil.rmtree(work, ignore_errors=True)
     return 0 if right else 1
