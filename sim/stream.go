@@ -200,8 +200,20 @@ func (g *GPU) CuStreamGetFlags(h cuda.CUstream, flags *uint32) cuda.CUresult {
 	return g.readStream(h, flags == nil, func(s *stream) { *flags = s.flags })
 }
 
+// CuStreamGetId: on an H200 the question ends the capture of its stream.
 func (g *GPU) CuStreamGetId(h cuda.CUstream, id *uint64) cuda.CUresult {
-	return g.readStream(h, id == nil, func(s *stream) { *id = s.id })
+	captured := false
+	r := g.readStream(h, id == nil, func(s *stream) {
+		if captured = s.capture != nil; captured {
+			s.capture.invalidate()
+			return
+		}
+		*id = s.id
+	})
+	if captured {
+		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	}
+	return r
 }
 
 func (g *GPU) CuStreamGetCtx(h cuda.CUstream, ctx *cuda.CUcontext) cuda.CUresult {

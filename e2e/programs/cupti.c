@@ -328,8 +328,42 @@ static void many(void) {
   forget();
 }
 
+// A capture that forks and joins, of whose streams nobody may ask the driver: beside callbacks alone, and beside records
+// of waits.
+static void captures(void) {
+  for (int records = 0; records < 2; records++) {
+    subscriber_t s;
+    CUstream beside;
+    CUevent forked, joined;
+    CUgraph g;
+    CK(cuptiSubscribe(&s, NULL, NULL));
+    CK(cuptiEnableCallback(1, s, CUPTI_CB_DOMAIN_RESOURCE, CUPTI_CBID_RESOURCE_CONTEXT_CREATED));
+    if (records) CK(cuptiActivityRegisterCallbacks(request, complete));
+    if (records) CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION));
+    CK(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
+    CK(cuEventCreate(&forked, CU_EVENT_DISABLE_TIMING));
+    CK(cuEventCreate(&joined, CU_EVENT_DISABLE_TIMING));
+    CK(cuStreamBeginCapture(beside, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CK(cuEventRecord(forked, beside));
+    CK(cuStreamWaitEvent(stream, forked, 0));
+    CK(cuEventRecord(joined, stream));
+    CK(cuStreamWaitEvent(beside, joined, 0));
+    CK(cuStreamEndCapture(beside, &g));
+    CK(cuGraphDestroy(g));
+    CK(cuEventDestroy(forked));
+    CK(cuEventDestroy(joined));
+    CK(cuStreamDestroy(beside));
+    if (records) CK(cuptiActivityFlushAll(1));
+    CHECK(of_kind(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION) == 2 * records && count == 2 * records, "%d records", count);
+    CK(cuptiUnsubscribe(s));
+    CK(cuptiFinalize());
+    forget();
+  }
+}
+
 static void again(void) {
   subscriber_t s;
+  captures();
   graphs();
   many(); // and goes on recording while a child is forked
   pid_t child = fork();

@@ -134,8 +134,18 @@ static void call_back(struct scuda_profiled *c, uint32_t id, uint32_t site) {
   cupti_call_back(CUPTI_CB_DOMAIN_DRIVER_API, id, &d);
 }
 
+/* Whether anybody wants to know of a wait: records of waits, records of work, which end before it, callbacks. */
+static int waits_wanted(void) {
+  return cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION] || cupti_kernels() ||
+         cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY] || cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY2] ||
+         cupti_active[CUPTI_ACTIVITY_KIND_MEMSET] || cupti_active[CUPTI_ACTIVITY_KIND_GRAPH_TRACE] ||
+         cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][CUPTI_CBID_SYNCHRONIZE_STREAM_SYNCHRONIZED] ||
+         cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][CUPTI_CBID_SYNCHRONIZE_CONTEXT_SYNCHRONIZED];
+}
+
 static void waited(const struct scuda_profiled *c, uint32_t type, uint64_t ended) {
   struct scuda_profile_ids ids;
+  if (!waits_wanted()) return;
   int of_stream = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE ||
                   type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
   const char *form = strrchr(c->name, '_');

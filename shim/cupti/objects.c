@@ -400,6 +400,16 @@ static void recorded(const struct scuda_profiled *c) {
 
 /* ---- calls ---- */
 
+/* Numbers of streams cannot be asked for while there are captures: records that will want them have them asked for now.
+ */
+static void learn_stream(const struct scuda_profiled *c, uint64_t stream) {
+  struct scuda_profile_ids ids;
+  const char *form = strrchr(c->name, '_');
+  if (cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION] || cupti_active[CUPTI_ACTIVITY_KIND_CUDA_EVENT] ||
+      cupti_active[CUPTI_ACTIVITY_KIND_MEMORY2])
+    cupti_front->ids(c->context, stream, form && !strcmp(form, "_ptsz"), &ids);
+}
+
 /* Both run between a call's begin and its end as the program sees it, in its thread. */
 void cupti_objects_enter(struct scuda_profiled *c, uint32_t id) {
   struct CUpti_GraphData g = {0};
@@ -416,6 +426,9 @@ void cupti_objects_enter(struct scuda_profiled *c, uint32_t id) {
     if (!ASK(cuDevicePrimaryCtxGetState, device, &flags, &active) && !active) c->told |= CUPTI_NEW;
     return;
   }
+  case CBID_cuStreamBeginCapture: case CBID_cuStreamBeginCapture_ptsz: case CBID_cuStreamBeginCapture_v2:
+  case CBID_cuStreamBeginCapture_v2_ptsz: case CBID_cuStreamBeginCaptureToGraph:
+  case CBID_cuStreamBeginCaptureToGraph_ptsz: learn_stream(c, cupti_argument(c, 0)); return;
   case CBID_cuCtxDestroy_v2:
     resource(CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING, cupti_argument(c, 0), 0, NULL);
     return;
@@ -471,6 +484,7 @@ void cupti_objects_leave(const struct scuda_profiled *c, uint32_t id) {
     if (c->told & CUPTI_NEW) context_made(c);
     return;
   case CBID_cuStreamCreate: case CBID_cuStreamCreateWithPriority: case CBID_cuGreenCtxStreamCreate:
+    learn_stream(c, result(c));
     if (cupti_active[CUPTI_ACTIVITY_KIND_STREAM]) write_stream(c->context, result(c), c->correlation);
     resource(CUPTI_CBID_RESOURCE_STREAM_CREATED, c->context, result(c), NULL);
     return;

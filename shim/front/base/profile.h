@@ -35,7 +35,7 @@ enum {
   RUNTIME_CONTEXT = 8, RUNTIME_STREAM = 9, RUNTIME_SITE = 10 /* upper half: 1 is the exit */, RUNTIME_SYMBOL = 11
 };
 
-/* Numbers as the driver gives them. 0: not known. */
+/* Numbers as the driver gives them. 0: not known, as that of a stream nobody has asked for before a capture began. */
 struct scuda_profile_ids { uint32_t context, stream, device; };
 
 /* What has a number in records; enum profile_object of wire.spec. */
