@@ -158,7 +158,8 @@ void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, s
   ids->device = (uint32_t)s->device;
   if (!scuda_hand_cuCtxGetId(context, &id)) ids->context = (uint32_t)id;
   if (of && of->id) ids->stream = (uint32_t)of->id;
-  else if ((of || stream <= 2) && !atomic_load(&scuda_captures) && /* of a captured stream the question ends the capture */
+  /* of a captured stream the question would end the capture */
+  else if ((of || stream <= 2) && !atomic_load(&scuda_captures) &&
            !scuda_wire_cuStreamGetId(stream, &id, per_thread ? SCUDA_PTDS : 0)) {
     ids->stream = (uint32_t)id;
     if (of) of->id = id;
