@@ -103,13 +103,6 @@ static CUresult act_number_legacy(void) {
   unsigned long long id;
   return cuStreamGetId(NULL, &id);
 }
-static CUresult act_facts(void) {
-  unsigned flags;
-  int priority;
-  CUcontext of;
-  CUresult r = cuStreamGetFlags(s, &flags), p = cuStreamGetPriority(s, &priority), c = cuStreamGetCtx(s, &of);
-  return r ? r : p ? p : c;
-}
 static CUresult act_ask_event(void) { return cuEventQuery(inside); }
 static CUresult act_wait_event(void) { return cuEventSynchronize(inside); }
 static CUresult act_elapsed(void) {
@@ -177,7 +170,7 @@ static const struct act {
     {"wait for stream", act_wait_stream}, {"wait for stream beside", act_wait_beside}, {"ask stream", act_ask_stream},
     {"ask event", act_ask_event}, {"wait for event", act_wait_event},
     {"number of stream", act_number}, {"number of stream beside", act_number_beside},
-    {"number of legacy stream", act_number_legacy}, {"flags, priority and context of stream", act_facts},
+    {"number of legacy stream", act_number_legacy},
     {"elapsed", act_elapsed}, {"event from outside", act_wait_inside}, {"record again", act_record_again},
     {"legacy launch", act_legacy}, {"legacy memset", act_legacy_set},
     {"legacy copy", act_legacy_copy}, {"wrong launch", act_wrong_launch}, {"wrong copy", act_wrong_copy},

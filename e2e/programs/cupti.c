@@ -328,8 +328,8 @@ static void many(void) {
   forget();
 }
 
-// A capture that forks and joins, of whose streams nobody may ask the driver: beside callbacks alone, and beside records
-// of waits.
+// A capture that forks and joins, of whose streams nobody may ask the driver: beside callbacks alone, and beside
+// records of waits.
 static void captures(void) {
   for (int records = 0; records < 2; records++) {
     subscriber_t s;

@@ -115,8 +115,8 @@ func handled(abi int) unix.LandlockRulesetAttr {
 	return a
 }
 
-// restricted is what a session of a profile is kept from. NCCL connects to other machines. Workers of one machine, of one
-// server or of two, hand each other their GPU memory through abstract sockets.
+// restricted is what a session of a profile is kept from. NCCL connects to other machines. Workers of one machine, of
+// one server or of two, hand each other their GPU memory through abstract sockets.
 func restricted(abi int, p Profile) unix.LandlockRulesetAttr {
 	a := handled(abi)
 	if p&NCCL != 0 {
