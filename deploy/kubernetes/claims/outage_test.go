@@ -145,9 +145,9 @@ type candidate struct {
 	leading atomic.Bool
 }
 
-// candidate starts one. together counts those that lead, and the test fails if two do.
-func (c *cluster) candidate(who string, together *atomic.Int32) *candidate {
-	it := &candidate{line: c.line(), ended: make(chan struct{})}
+// candidate starts one at the end of a line. together counts those that lead, and the test fails if two do.
+func (c *cluster) candidate(who string, l *line, together *atomic.Int32) *candidate {
+	it := &candidate{line: l, ended: make(chan struct{})}
 	var ctx context.Context
 	ctx, it.stop = context.WithCancel(context.Background())
 	go func() {
@@ -172,9 +172,9 @@ func TestLeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, m := one(t)
 		var together atomic.Int32
-		first := c.candidate("first", &together)
+		first := c.candidate("first", c.line(), &together)
 		c.settle()
-		second := c.candidate("second", &together)
+		second := c.candidate("second", c.line(), &together)
 		c.settle()
 		if !first.leading.Load() || second.leading.Load() {
 			t.Fatalf("first leads: %v, second: %v", first.leading.Load(), second.leading.Load())
@@ -226,7 +226,7 @@ func TestLeaders(t *testing.T) {
 		}
 
 		// One that ends in order gives its place away at once.
-		third := c.candidate("third", &together)
+		third := c.candidate("third", c.line(), &together)
 		c.settle()
 		began := time.Now()
 		second.stop()
@@ -242,8 +242,9 @@ func TestLeaders(t *testing.T) {
 		all("at the end", 2, 4)
 		third.stop()
 		<-third.ended
-		waiting := c.candidate("waits", &together)
-		waiting.set(true)
+		cut := c.line()
+		cut.set(true)
+		waiting := c.candidate("waits", cut, &together)
 		c.settle()
 		waiting.stop()
 		<-waiting.ended
