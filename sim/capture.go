@@ -119,11 +119,19 @@ func (cap *capture) blocks(s *stream) bool {
 	return false
 }
 
+// askedInCapture answers a question that ends the capture of its stream. g.mu is held.
+func (s *stream) askedInCapture() cuda.CUresult {
+	if s.capture == nil {
+		return ok
+	}
+	s.capture.invalidate()
+	return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+}
+
 // syncInCapture answers a query of, or a wait for, a stream.
 func (g *GPU) syncInCapture(s *stream) cuda.CUresult {
-	if s.capture != nil {
-		s.capture.invalidate()
-		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+	if r := s.askedInCapture(); r != ok {
+		return r
 	}
 	if r := g.implicitInCapture(s); r != ok {
 		return r

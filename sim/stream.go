@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"maps"
 
 	"scuda.dev/scuda/api/cuda"
@@ -202,18 +203,13 @@ func (g *GPU) CuStreamGetFlags(h cuda.CUstream, flags *uint32) cuda.CUresult {
 
 // CuStreamGetId: on an H200 the question ends the capture of its stream.
 func (g *GPU) CuStreamGetId(h cuda.CUstream, id *uint64) cuda.CUresult {
-	captured := false
-	r := g.readStream(h, id == nil, func(s *stream) {
-		if captured = s.capture != nil; captured {
-			s.capture.invalidate()
-			return
+	r := ok
+	read := g.readStream(h, id == nil, func(s *stream) {
+		if r = s.askedInCapture(); r == ok {
+			*id = s.id
 		}
-		*id = s.id
 	})
-	if captured {
-		return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-	}
-	return r
+	return cmp.Or(read, r)
 }
 
 func (g *GPU) CuStreamGetCtx(h cuda.CUstream, ctx *cuda.CUcontext) cuda.CUresult {

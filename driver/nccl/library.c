@@ -48,7 +48,7 @@ static int is_scudas(const void *function) {
 
 const char *nccl_open(const char *path, int *version) {
   static const struct { const char *name; void *at; } functions[] = {
-    {"ncclGetVersion", &get_version}, {"ncclGetUniqueId", &get_unique_id}, 
+    {"ncclGetVersion", &get_version}, {"ncclGetUniqueId", &get_unique_id},
     {"ncclCommInitRankConfig", &comm_init_rank_config}, {"ncclCommSplit", &comm_split},
     {"ncclCommCount", &comm_count}, {"ncclCommUserRank", &comm_user_rank},
     {"ncclRedOpCreatePreMulSum", &make_pre_mul_sum}, {"ncclRedOpDestroy", &red_op_destroy},

@@ -254,14 +254,19 @@ int own_cuptiActivityGetNumDroppedRecords(uint64_t context, uint32_t stream, siz
 
 /* ---- what is recorded ---- */
 
-void cupti_update(void) {
-  int calls = atomic_load(&cupti_callbacks) != 0;
-  uint32_t work = 0, count = 0;
+uint32_t cupti_work_kinds(void) {
+  uint32_t work = 0;
   if (cupti_kernels()) work |= WIRE_PROFILE_KERNELS;
   if (cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY] || cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY2])
     work |= WIRE_PROFILE_COPIES;
   if (cupti_active[CUPTI_ACTIVITY_KIND_MEMSET]) work |= WIRE_PROFILE_MEMSETS;
   if (cupti_active[CUPTI_ACTIVITY_KIND_GRAPH_TRACE]) work |= WIRE_PROFILE_GRAPHS;
+  return work;
+}
+
+void cupti_update(void) {
+  int calls = atomic_load(&cupti_callbacks) != 0;
+  uint32_t work = cupti_work_kinds(), count = 0;
   static const uint8_t of_calls[] = {
     CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, CUPTI_ACTIVITY_KIND_DEVICE, CUPTI_ACTIVITY_KIND_CONTEXT,
     CUPTI_ACTIVITY_KIND_STREAM, CUPTI_ACTIVITY_KIND_CUDA_EVENT, CUPTI_ACTIVITY_KIND_MEMORY2};

@@ -136,9 +136,7 @@ static void call_back(struct scuda_profiled *c, uint32_t id, uint32_t site) {
 
 /* Whether anybody wants to know of a wait: records of waits, records of work, which end before it, callbacks. */
 static int waits_wanted(void) {
-  return cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION] || cupti_kernels() ||
-         cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY] || cupti_active[CUPTI_ACTIVITY_KIND_MEMCPY2] ||
-         cupti_active[CUPTI_ACTIVITY_KIND_MEMSET] || cupti_active[CUPTI_ACTIVITY_KIND_GRAPH_TRACE] ||
+  return cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION] || cupti_work_kinds() ||
          cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][CUPTI_CBID_SYNCHRONIZE_STREAM_SYNCHRONIZED] ||
          cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][CUPTI_CBID_SYNCHRONIZE_CONTEXT_SYNCHRONIZED];
 }
@@ -148,8 +146,7 @@ static void waited(const struct scuda_profiled *c, uint32_t type, uint64_t ended
   if (!waits_wanted()) return;
   int of_stream = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE ||
                   type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
-  const char *form = strrchr(c->name, '_');
-  cupti_front->ids(c->context, of_stream ? cupti_argument(c, 0) : UINT64_MAX, form && !strcmp(form, "_ptsz"), &ids);
+  cupti_front->ids(c->context, of_stream ? cupti_argument(c, 0) : UINT64_MAX, cupti_per_thread(c), &ids);
   if (!c->result && (type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE ||
                      (type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE && ids.stream)))
     cupti_waited(c->correlation, kernel_thread(), ids.stream, cupti_real());

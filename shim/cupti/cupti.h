@@ -92,9 +92,15 @@ extern cupti_clock _Atomic cupti_program_clock;    /* NULL: ns since 1970 */
 void cupti_write(const void *record, uint32_t bytes);
 void cupti_lost(uint64_t records);
 int cupti_deliver(uint32_t least); /* hands over what there is, if so many bytes; 0: there was less */
+uint32_t cupti_work_kinds(void);   /* of the GPU's work that are recorded: WIRE_PROFILE_… */
 void cupti_update(void);           /* what is recorded or called back for has changed */
 static inline int cupti_kernels(void) {
   return cupti_active[CUPTI_ACTIVITY_KIND_KERNEL] || cupti_active[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL];
+}
+/* Whether a call is of the form in which stream 0 is the thread's own. */
+static inline uint32_t cupti_per_thread(const struct scuda_profiled *c) {
+  const char *form = strrchr(c->name, '_');
+  return form && !strcmp(form, "_ptsz");
 }
 static inline int cupti_recorded(int runtime, uint32_t id) {
   uint8_t chosen = id < CUPTI_IDS ? cupti_chosen[runtime][id] : 0;

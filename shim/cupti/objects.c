@@ -356,8 +356,7 @@ static void forget_instantiated(uint64_t exec) {
 static void write_memory(const struct scuda_profiled *c, int released, uint32_t kind, uint64_t address, uint64_t bytes,
                          int async, uint64_t stream) {
   struct scuda_profile_ids ids;
-  const char *form = strrchr(c->name, '_');
-  cupti_front->ids(c->context, async ? stream : UINT64_MAX, form && !strcmp(form, "_ptsz"), &ids);
+  cupti_front->ids(c->context, async ? stream : UINT64_MAX, cupti_per_thread(c), &ids);
   struct CUpti_ActivityMemory4 r = {
     .kind = CUPTI_ACTIVITY_KIND_MEMORY2, .memoryKind = kind, .correlationId = c->correlation, .address = address,
     .memoryOperationType = released ? CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE :
@@ -387,10 +386,9 @@ static void recorded(const struct scuda_profiled *c) {
   if (!cupti_active[CUPTI_ACTIVITY_KIND_CUDA_EVENT] && !cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION]) return;
   struct scuda_profile_ids ids;
   uint64_t recording = atomic_fetch_add(&last, 1) + 1, event = cupti_argument(c, 0);
-  const char *form = strrchr(c->name, '_');
   note(EVENT, event, recording);
   if (!cupti_active[CUPTI_ACTIVITY_KIND_CUDA_EVENT]) return;
-  cupti_front->ids(c->context, cupti_argument(c, 1), form && !strcmp(form, "_ptsz"), &ids);
+  cupti_front->ids(c->context, cupti_argument(c, 1), cupti_per_thread(c), &ids);
   struct CUpti_ActivityCudaEvent2 r = {
     .kind = CUPTI_ACTIVITY_KIND_CUDA_EVENT, .correlationId = c->correlation, .contextId = ids.context,
     .streamId = ids.stream, .eventId = number_of(EVENT, event).id, .deviceId = ids.device,
@@ -404,10 +402,9 @@ static void recorded(const struct scuda_profiled *c) {
  */
 static void learn_stream(const struct scuda_profiled *c, uint64_t stream) {
   struct scuda_profile_ids ids;
-  const char *form = strrchr(c->name, '_');
   if (cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION] || cupti_active[CUPTI_ACTIVITY_KIND_CUDA_EVENT] ||
       cupti_active[CUPTI_ACTIVITY_KIND_MEMORY2])
-    cupti_front->ids(c->context, stream, form && !strcmp(form, "_ptsz"), &ids);
+    cupti_front->ids(c->context, stream, cupti_per_thread(c), &ids);
 }
 
 /* Both run between a call's begin and its end as the program sees it, in its thread. */

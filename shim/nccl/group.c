@@ -62,8 +62,7 @@ static int add(const struct wire_nccl_operation *o) {
 static int operate(uint32_t function, const void *comm, struct wire_nccl_operation o) {
   static _Atomic uint8_t many;
   struct nccl_comm c;
-  if (!nccl_comm_of(comm, &c))
-    return nccl_note(nccl_failed(ncclInvalidArgument, "the communicator is none, or has ended"));
+  if (!nccl_comm_of(comm, &c)) return nccl_note(nccl_bad_comm());
   if (o.type >= NCCL_TYPES || (!o.send && !o.recv && o.count) || o.peer < 0 || o.peer >= c.ranks)
     return nccl_note(nccl_failed(ncclInvalidArgument, "no such type, peer or root, or no buffers"));
   o.comm = c.number;
