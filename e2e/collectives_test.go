@@ -161,6 +161,13 @@ func TestCommunicatorsOfOneProcess(t *testing.T) {
 	}
 }
 
+// Calls that are like earlier ones are not waited for: they keep their place among other work, and what is wrong with
+// one is the communicator's error.
+func TestCollectivesRepeat(t *testing.T) {
+	a, b := collectiveServer(t, trusted...), collectiveServer(t, trusted...)
+	ranks(t, "repeat", preloaded(a), preloaded(b), preloaded(a))
+}
+
 // A call that waits for a rank that never comes holds nobody up, and ends when it is aborted.
 func TestCollectiveIsAborted(t *testing.T) {
 	s := collectiveServer(t, trusted...)

@@ -1231,7 +1231,7 @@ type NcclConfig struct {
 const SizeNcclConfig = 48
 
 // NcclGroup is the payload of OpNcclGroup.
-// one operation, or a group; answered when it has been enqueued
+// one operation, or a group; answered when it has been enqueued. Without an answer it is enqueued before the next command, and a failure is the communicator's asynchronous error
 // then for each its nccl_operation
 // It is answered by NcclResult.
 type NcclGroup struct {

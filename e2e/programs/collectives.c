@@ -156,6 +156,39 @@ static void refusals(void) {
   WANT(ncclAllReduce((void *)in, (void *)out, 0, ncclInt8, ncclSum, comm, stream), ncclSuccess);
 }
 
+// The same calls again and again, none of which is waited for, with copies between them that need what they give: a
+// sum of sums, modulo 2^32. Then a second stream, and a buffer that is none.
+static void repeat(void) {
+  enum { N = 256, TIMES = 500 };
+  uint32_t want = 0;
+  CUstream other;
+  CUevent done;
+  int state;
+  CK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CK(cuEventCreate(&done, 0));
+  for (int k = 0; k < ranks; k++) want += (uint32_t)k + 1;
+  CK(cuMemsetD32(in, (uint32_t)rank + 1, N));
+  for (int i = 0; i < TIMES; i++) {
+    CUstream s = i % 3 ? stream : other;
+    CK(cuStreamWaitEvent(s, done, 0));
+    NCCL(ncclAllReduce((void *)in, (void *)out, N, ncclUint32, ncclSum, comm, s));
+    CK(cuMemcpyDtoDAsync(in, out, 4 * N, s));
+    CK(cuEventRecord(done, s));
+    if (i) want *= (uint32_t)ranks;
+  }
+  CK(cuEventSynchronize(done));
+  take(4 * N);
+  for (int i = 0; i < N; i++) CHECK(((uint32_t *)host_out)[i] == want, "%u, want %u", ((uint32_t *)host_out)[i], want);
+  NCCL(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclSuccess, "asynchronous error %d", state);
+  uint8_t local[4 * N]; // which the server alone sees, so that the call has returned by then
+  NCCL(ncclAllReduce(local, (void *)out, N, ncclUint32, ncclSum, comm, stream));
+  NCCL(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclInvalidArgument, "asynchronous error %d of a buffer that is none", state);
+  WANT(ncclAllReduce((void *)in, (void *)out, 1, ncclUint32, ncclSum, comm, stream), ncclInvalidArgument);
+  NCCL(ncclCommAbort(comm));
+}
+
 static void *first_call(void *result) {
   CK(cuCtxSetCurrent(context));
   *(int *)result = ncclAllReduce((void *)in, (void *)out, 8, ncclInt32, ncclSum, comm, stream);
@@ -263,6 +296,7 @@ int main(int argc, char **argv) {
   meet();
   if (!strcmp(what, "abort")) abort_call();
   else if (!strcmp(what, "lose")) lose_peer();
+  else if (!strcmp(what, "repeat")) repeat();
   else {
     facts();
     for (int type = ncclInt8; type <= ncclBfloat16; type++) {

@@ -16,6 +16,9 @@ import (
 // Collectives: NCCL's calls, which a client's libnccl.so.2 sends. A call may wait until other ranks make theirs. So
 // each communicator has a thread of its own that makes them, and the executor goes on with what other threads of the
 // program send. The calling one waits for the answer, as it would natively, and what it sends next comes behind.
+//
+// Most calls of a program are repetitions, for which NCCL's connections are made: those wait for nobody. The client
+// asks for no answer then, and the executor makes them itself, so that whatever comes behind is behind them.
 
 // mostComms is how many communicators a session may have at a time.
 const mostComms = 1024
@@ -54,7 +57,10 @@ type communicator struct {
 	rank, ranks int32
 	ctx         *context
 	calls       chan *collectiveCall
-	aborted     atomic.Bool              // its thread makes no more calls
+	underWay    int         // calls that its thread has
+	aborted     atomic.Bool // its thread makes no more calls
+	failed      nccl.Result // of the first call without an answer that failed
+	why         string
 	reductions  map[uint32]nccl.ReduceOp // the program's own, by the numbers that it was told; 0: not made yet
 }
 
@@ -72,6 +78,8 @@ type collectiveCall struct {
 	used     []*stream
 	over     func(ok bool)  // on the executor's thread
 	real     cuda.CUcontext // current while it is made; 0: none
+	comm     *communicator  // whose thread makes it; nil: one of its own
+	awaited  chan struct{}  // closed when it is over, where nobody gets an answer
 }
 
 func newCollectives(s *Session, cfg Config) collectives {
@@ -114,13 +122,16 @@ func (cl *collectives) begin(c *command, cm *communicator, call *collectiveCall)
 		st.collectives++
 	}
 	if cm != nil {
+		cm.underWay++
+		call.comm = cm
 		cm.calls <- call // there is room for all that may be under way
 		return cuda.CUDA_SUCCESS, nil
 	}
 	go func() {
 		runtime.LockOSThread() // and ends with the call
 		cl.gpu.ThreadInit()
-		cl.carryOut(call, nil)
+		cl.carryOut(call)
+		cl.tell(call)
 	}()
 	return cuda.CUDA_SUCCESS, nil
 }
@@ -130,14 +141,19 @@ func (cl *collectives) serve(cm *communicator) {
 	runtime.LockOSThread()
 	cl.gpu.ThreadInit()
 	for call := range cm.calls {
-		cl.carryOut(call, cm)
+		cl.carryOut(call)
+		if call.awaited != nil {
+			close(call.awaited)
+		} else {
+			cl.tell(call)
+		}
 	}
 }
 
-// carryOut makes a call on its thread.
-func (cl *collectives) carryOut(call *collectiveCall, cm *communicator) {
+// carryOut makes a call on this thread.
+func (cl *collectives) carryOut(call *collectiveCall) {
 	switch {
-	case cm != nil && cm.aborted.Load():
+	case call.comm != nil && call.comm.aborted.Load():
 		call.result, call.text = nccl.InvalidUsage, "the communicator was aborted"
 	case cl.gpu.CuCtxSetCurrent(call.real) != cuda.CUDA_SUCCESS:
 		call.result, call.text = nccl.UnhandledCudaError, "the communicator's context cannot be used"
@@ -146,6 +162,10 @@ func (cl *collectives) carryOut(call *collectiveCall, cm *communicator) {
 			call.text = cl.library.LastError()
 		}
 	}
+}
+
+// tell has the executor answer a call that is over.
+func (cl *collectives) tell(call *collectiveCall) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.ended = append(cl.ended, call)
@@ -162,6 +182,9 @@ func (cl *collectives) poll() bool {
 	cl.mu.Unlock()
 	for _, call := range ended {
 		cl.underWay--
+		if call.comm != nil {
+			call.comm.underWay--
+		}
 		for _, ctx := range call.contexts {
 			ctx.collectives--
 		}
@@ -179,6 +202,36 @@ func (cl *collectives) poll() bool {
 		cl.loop.reply(call.thread, call.seq, cuda.CUDA_SUCCESS, call.answer(call.text))
 	}
 	return len(ended) > 0
+}
+
+// makeNow makes a call that nobody gets an answer to before the executor goes on. The communicator's thread makes it
+// where that one has other calls, or where a capture that was begun on the executor's thread would see it.
+func (cl *collectives) makeNow(cm *communicator, call *collectiveCall) {
+	call.real, call.comm = cm.ctx.real, cm
+	if cm.underWay == 0 && len(cl.captures) == 0 {
+		cl.carryOut(call)
+		cl.gpu.CuCtxSetCurrent(call.real) // NCCL has its own ideas of what is current
+	} else {
+		call.awaited = make(chan struct{})
+		cm.calls <- call
+		<-call.awaited
+	}
+	for _, st := range call.used {
+		st.used = true
+	}
+	cl.metrics.Observe(metrics.Histogram(call.class), metrics.Now()-call.began)
+	if call.result != nccl.Success {
+		cl.keepFailure(cm, call.result, call.text)
+	}
+}
+
+// keepFailure keeps what was wrong with a call that nobody gets an answer to: it is the communicator's asynchronous
+// error from now on.
+func (cl *collectives) keepFailure(cm *communicator, r nccl.Result, text string) {
+	cl.log.Warn("a call of NCCL failed that needs no answer", "result", r, "text", text)
+	if cm != nil && cm.failed == nccl.Success {
+		cm.failed, cm.why = r, text
+	}
 }
 
 // asked reads a command that has to be answered, and says whether its call can be made.
@@ -273,18 +326,24 @@ func (cl *collectives) comm(number uint64) *communicator {
 
 // group: operations, several as a group.
 func (cl *collectives) group(c *command) (cuda.CUresult, error) {
-	m, rest, ready, err := asked[wire.NcclGroup](cl, c)
+	m, rest, err := view[wire.NcclGroup](c)
 	if err != nil {
 		return 0, err
 	}
 	if m.Count < 1 || m.Count > wire.MaxNcclOperations || len(rest) != int(m.Count)*wire.SizeNcclOperation {
 		return 0, protocolError("%d operations of NCCL in %d bytes", m.Count, len(rest))
 	}
-	if !ready {
-		return refuseCall(c, nccl.InvalidUsage, notOpen)
+	var first *communicator
+	refuse := func(r nccl.Result, text string) (cuda.CUresult, error) {
+		if c.Flags&wire.CommandAnswer == 0 {
+			cl.keepFailure(first, r, text)
+		}
+		return refuseCall(c, r, text)
+	}
+	if !cl.open {
+		return refuse(nccl.InvalidUsage, notOpen)
 	}
 	list := make([]nccl.Operation, 0, m.Count)
-	var first *communicator
 	used, contexts := map[*stream]bool{}, map[*context]bool{}
 	place := newRangeCheck(cl.base)
 	for range m.Count {
@@ -292,10 +351,13 @@ func (cl *collectives) group(c *command) (cuda.CUresult, error) {
 		o, rest, _ = wire.View[wire.NcclOperation](rest)
 		cm := cl.comm(o.Comm)
 		if cm == nil {
-			return refuseCall(c, nccl.InvalidArgument, notBegun)
+			return refuse(nccl.InvalidArgument, notBegun)
 		}
 		if first == nil {
 			first = cm
+		}
+		if cm.failed != nccl.Success {
+			return refuse(cm.failed, cm.why)
 		}
 		contexts[cm.ctx] = true
 		if r := cl.enter(cm.ctx.handle); r != cuda.CUDA_SUCCESS {
@@ -303,11 +365,11 @@ func (cl *collectives) group(c *command) (cuda.CUresult, error) {
 		}
 		st, text := cl.streamFor(o.Stream, cm)
 		if st == nil {
-			return refuseCall(c, nccl.InvalidArgument, text)
+			return refuse(nccl.InvalidArgument, text)
 		}
 		op, text := cl.operation(o, cm, st, place)
 		if text != "" {
-			return refuseCall(c, nccl.InvalidArgument, text)
+			return refuse(nccl.InvalidArgument, text)
 		}
 		used[st] = true
 		list = append(list, op)
@@ -321,6 +383,10 @@ func (cl *collectives) group(c *command) (cuda.CUresult, error) {
 	}
 	for st := range used {
 		call.used = append(call.used, st)
+	}
+	if c.Flags&wire.CommandAnswer == 0 {
+		cl.makeNow(first, call)
+		return cuda.CUDA_SUCCESS, nil
 	}
 	return cl.begin(c, first, call)
 }
@@ -450,6 +516,10 @@ func (cl *collectives) state(c *command) (cuda.CUresult, error) {
 	cm := cl.comms[m.Comm]
 	if cm == nil || cm.comm == 0 {
 		return refuseCall(c, nccl.InvalidArgument, notBegun)
+	}
+	if cm.failed != nccl.Success {
+		c.reply = ncclResult(nccl.Success, uint32(cm.failed), cm.why)
+		return cuda.CUDA_SUCCESS, nil
 	}
 	state, r := cl.library.AsyncError(cm.comm)
 	text := ""

@@ -222,6 +222,57 @@ func TestCollectivesAreChecked(t *testing.T) {
 	}
 }
 
+// A call without an answer is made before the next command is carried out, and what is wrong with it is the
+// communicator's error from then on.
+func TestCollectivesWithoutAnswer(t *testing.T) {
+	f := newFakeNCCL()
+	close(f.start)
+	c := connect(t, with(f))
+	c.nccl(nccl.Success, wire.OpNcclOpen, words(0))
+	c.nccl(nccl.Success, wire.OpNcclInit, initOf(1, 2, 0))
+	a, s := c.alloc(4096), c.stream(0)
+	sum := wire.NcclOperation{Comm: 1, Send: a, Recv: a, Count: 16, Stream: s, Type: uint32(nccl.Float32)}
+	made := func() int {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.groups)
+	}
+	first := c.start(7, wire.OpNcclGroup, 0, groupOf(sum), nil)
+	until(t, "the first call", func() bool { return made() == 1 })
+	c.send(wire.OpNcclGroup, groupOf(sum)) // the communicator's thread is in the first
+	behind := c.start(8, wire.OpNcclState, 0, words(1), nil)
+	c.unanswered(behind)
+	close(f.enqueue)
+	c.await(first)
+	c.await(behind)
+	if n := made(); n != 2 {
+		t.Fatalf("%d calls were made, want 2", n)
+	}
+	c.send(wire.OpNcclGroup, groupOf(sum, sum))
+	c.must(wire.OpNcclState, words(1))
+	if n := made(); n != 3 {
+		t.Fatalf("%d calls were made, want 3", n)
+	}
+	bad := sum
+	bad.Count = 1 << 20
+	c.send(wire.OpNcclGroup, groupOf(bad))
+	r, state, text := c.ncclAnswer(c.must(wire.OpNcclState, words(1)))
+	if r != nccl.Success || nccl.Result(state) != nccl.InvalidArgument || !strings.Contains(text, "a buffer does not") {
+		t.Errorf("the state is %v, %d, %q", r, state, text)
+	}
+	if later := c.nccl(nccl.InvalidArgument, wire.OpNcclGroup, groupOf(sum)); later != text {
+		t.Errorf("a later call says %q, and the state %q", later, text)
+	}
+	c.send(wire.OpNcclGroup, groupOf(sum))
+	other := sum
+	other.Comm = 5
+	c.send(wire.OpNcclGroup, groupOf(other)) // there is none: nothing to keep it at
+	c.must(cuda.OpCuStreamDestroy_v2, words(s))
+	if n := made(); n != 3 {
+		t.Errorf("%d calls were made after a failure, want 3", n)
+	}
+}
+
 // Without a library the client is told why.
 func TestCollectivesAreNotOffered(t *testing.T) {
 	c := connect(t, func(cfg *Config) { cfg.NoNCCL = "not here" })
@@ -245,7 +296,6 @@ func TestHostileCollectives(t *testing.T) {
 	}{
 		"without an answer":       {wire.OpNcclOpen, 0, words(0)},
 		"an init without answer":  {wire.OpNcclInit, 0, initOf(1, 1, 0)},
-		"a group without answer":  {wire.OpNcclGroup, 0, groupOf(wire.NcclOperation{})},
 		"an end without answer":   {wire.OpNcclEnd, 0, endOf(1, 0)},
 		"a state without answer":  {wire.OpNcclState, 0, words(1)},
 		"an id without answer":    {wire.OpNcclUniqueID, 0, words(0)},

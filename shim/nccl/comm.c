@@ -77,6 +77,14 @@ static int forget(const void *handle, struct nccl_comm *copy) {
   return c != NULL;
 }
 
+int nccl_one_device(void) {
+  int one = 1;
+  pthread_mutex_lock(&lock);
+  for (struct nccl_comm *c = first; c && one; c = c->next) one = c->device == first->device;
+  pthread_mutex_unlock(&lock);
+  return one;
+}
+
 int nccl_bad_comm(void) { return nccl_failed(ncclInvalidArgument, "the communicator is none, or has ended"); }
 
 /* ---- the id ---- */

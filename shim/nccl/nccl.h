@@ -45,6 +45,7 @@ struct nccl_comm {
 int nccl_comm_of(const void *handle, struct nccl_comm *copy);
 void nccl_remember(struct nccl_comm *); /* from now on it is the program's */
 int nccl_bad_comm(void);
+int nccl_one_device(void);                 /* all of the process are of one GPU */
 
 /* ---- their beginning (start.c) ---- */
 struct nccl_start;

@@ -14,8 +14,9 @@ struct scuda_collective_table {
   /* a command of wire.spec, nccl_…, in a context of the program's (0: none); CUresult */
   int32_t (*ask)(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, void *reply, uint32_t cap,
                  uint32_t *got);
-  /* nccl_group with so many operations; what is refused here is said in the log */
-  int32_t (*enqueue)(uint64_t context, const void *operations, uint32_t count, void *reply, uint32_t cap,
+  /* nccl_group with so many operations; what is refused here is said in the log. Where the call is sure to wait for
+   * nobody, no answer is waited for, unless something else asks for one: *got is 0 then */
+  int32_t (*enqueue)(uint64_t context, const void *operations, uint32_t count, int32_t sure, void *reply, uint32_t cap,
                      uint32_t *got);
 };
 #endif

@@ -62,8 +62,17 @@ static int32_t behind(const struct wire_nccl_operation *o, uint32_t count) {
   return r;
 }
 
-int32_t scuda_collective_enqueue(uint64_t context, const void *operations, uint32_t count, void *reply, uint32_t cap,
-                                 uint32_t *got) {
+/* A command without an answer is carried out before the next one, as a launch is, so nothing has to be said behind it.
+ * It tells no process that shares memory how far it has got, and names one stream. */
+static int needs_answer(const struct wire_nccl_operation *o, uint32_t count) {
+  if (atomic_load(&scuda_ordering) || atomic_load(&scuda_sharing)) return 1;
+  for (uint32_t i = 1; i < count; i++)
+    if (o[i].stream != o[0].stream) return 1;
+  return 0;
+}
+
+int32_t scuda_collective_enqueue(uint64_t context, const void *operations, uint32_t count, int32_t sure, void *reply,
+                                 uint32_t cap, uint32_t *got) {
   const struct wire_nccl_operation *o = operations;
   struct wire_nccl_group m = {.count = count};
   *got = 0;
@@ -75,13 +84,14 @@ int32_t scuda_collective_enqueue(uint64_t context, const void *operations, uint3
     if (!r) r = check_buffer(o[i].recv);
   }
   struct scuda_cmd c;
-  if (!r) r = scuda_begin(&c, OP_NCCL_GROUP, SCUDA_ANSWER | SCUDA_WORKS, sizeof m + count * sizeof *o);
+  uint32_t how = SCUDA_WORKS | (sure && !needs_answer(o, count) ? 0 : SCUDA_ANSWER);
+  if (!r) r = scuda_begin(&c, OP_NCCL_GROUP, how, sizeof m + count * sizeof *o);
   if (!r) {
     memcpy(c.payload, &m, sizeof m);
     memcpy(c.payload + sizeof m, o, count * sizeof *o);
-    r = scuda_call(&c, reply, cap, got);
+    if (!c.answer) r = scuda_send(&c);
+    else if (!(r = scuda_call(&c, reply, cap, got))) r = behind(o, count);
   }
-  if (!r) r = behind(o, count);
   scuda_self_end(self);
   return r;
 }

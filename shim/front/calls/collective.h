@@ -10,6 +10,6 @@ int32_t scuda_collective_serves(void);
 int32_t scuda_collective_offered(void);
 int32_t scuda_collective_ask(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, void *reply,
                              uint32_t cap, uint32_t *got);
-int32_t scuda_collective_enqueue(uint64_t context, const void *operations, uint32_t count, void *reply, uint32_t cap,
-                                 uint32_t *got);
+int32_t scuda_collective_enqueue(uint64_t context, const void *operations, uint32_t count, int32_t sure, void *reply,
+                                 uint32_t cap, uint32_t *got);
 #endif
