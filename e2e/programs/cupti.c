@@ -361,8 +361,27 @@ static void captures(void) {
   }
 }
 
+// A buffer is asked for when something is switched on, and behind a flush with the next record alone: PyTorch drops
+// what a flush gave it where it has given no buffer since.
+static void asks(void) {
+  CK(cuptiActivityRegisterCallbacks(request, complete));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_DRIVER));
+  CHECK(buffers == 1, "%d buffers were asked for", buffers);
+  CK(cuptiActivityFlushAll(0));
+  CHECK(!buffers, "%d buffers behind a flush", buffers);
+  work(1);
+  CHECK(buffers == 1, "%d buffers where there are records", buffers);
+  CK(cuptiActivityFlushAll(0));
+  CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_DRIVER));
+  work(1);
+  CHECK(!buffers, "%d buffers where nothing is recorded", buffers);
+  CK(cuptiFinalize());
+  forget();
+}
+
 static void again(void) {
   subscriber_t s;
+  asks();
   captures();
   graphs();
   many(); // and goes on recording while a child is forked

@@ -17,6 +17,7 @@ enum { CHUNK = 64 << 10, MOST = 64 << 20 /* bytes kept for a program that takes 
 struct chunk { struct chunk *next; uint32_t used; _Alignas(8) uint8_t bytes[CHUNK]; };
 static struct chunk *first, *last;
 static size_t kept;
+static int fresh; /* among them are some that are not about the library itself */
 static _Atomic uint64_t dropped;
 static uint32_t delivering;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,6 +28,8 @@ static pthread_cond_t delivered = PTHREAD_COND_INITIALIZER;
 void cupti_lost(uint64_t records) { atomic_fetch_add(&dropped, records); }
 
 void cupti_write(const void *record, uint32_t bytes) {
+  uint32_t kind;
+  memcpy(&kind, record, sizeof kind);
   pthread_mutex_lock(&lock);
   struct chunk *c = last;
   if (!c || c->used + bytes > CHUNK) {
@@ -43,6 +46,7 @@ void cupti_write(const void *record, uint32_t bytes) {
     memcpy(c->bytes + c->used, record, bytes);
     c->used += bytes;
     kept += bytes;
+    fresh |= kind != CUPTI_ACTIVITY_KIND_OVERHEAD;
   }
   pthread_mutex_unlock(&lock);
   if (!c) cupti_lost(1);
@@ -73,11 +77,13 @@ static uint32_t bytes_of(uint32_t kind) {
   return 0;
 }
 
-/* A buffer of the program's. One is asked for as soon as something can come, and kept until there are records: tools
- * take what has not asked them for a buffer to have nothing, and do not flush it. */
+/* A buffer of the program's. One is asked for when something is switched on, and kept until there are records: tools
+ * take what has not asked them for a buffer to have nothing, and do not flush it. Behind a flush the next one is asked
+ * for when there is a record again: PyTorch drops what a flush gave it where it has given no buffer since. */
 struct target { uint8_t *buffer; size_t bytes, used, most, records; };
 static struct target at_hand;
 static int asking;
+static _Atomic int flushed; /* and no record has come since */
 static int recording(void);
 
 static void give_back(struct target *t) {
@@ -114,6 +120,7 @@ static void ask_buffer(int wanted) {
   asking |= want != NULL;
   pthread_mutex_unlock(&lock);
   if (!want) return;
+  atomic_store(&flushed, 0);
   uint64_t began = cupti_now();
   struct target t = {0};
   cupti_program(self, 1);
@@ -151,6 +158,7 @@ static int deliver(uint32_t least) {
     at_hand = (struct target){0};
     first = last = NULL;
     kept = 0;
+    fresh = 0;
     delivering++;
   }
   pthread_mutex_unlock(&lock);
@@ -186,10 +194,17 @@ static int deliver(uint32_t least) {
   return 1;
 }
 
+void cupti_came(void) {
+  if (SCUDA_UNLIKELY(atomic_load_explicit(&flushed, memory_order_relaxed))) ask_buffer(1);
+}
+
 /* There may be more to come, also where nothing is recorded any more. */
 int cupti_deliver(uint32_t least) {
   int some = deliver(least);
-  ask_buffer(some);
+  pthread_mutex_lock(&lock);
+  int waiting = flushed && fresh;
+  pthread_mutex_unlock(&lock);
+  ask_buffer(some || waiting);
   return some;
 }
 
@@ -208,7 +223,7 @@ int own_cuptiActivityFlushAll(uint32_t flags) {
   deliver(0);
   await_others();
   return_buffer();
-  ask_buffer(recording());
+  atomic_store(&flushed, recording());
   return CUPTI_SUCCESS;
 }
 int own_cuptiActivityFlush(uint64_t context, uint32_t stream, uint32_t flags) {
@@ -413,6 +428,7 @@ int own_cuptiFinalize(void) {
   memset((void *)cupti_chosen, 0, sizeof cupti_chosen);
   cupti_failed_waits = 0;
   cupti_update();
+  atomic_store(&flushed, 0);
   return_buffer();
   return CUPTI_SUCCESS;
 }

@@ -87,6 +87,7 @@ static void record_call(uint32_t kind, uint32_t id, uint32_t correlation, uint64
   struct CUpti_ActivityAPI r = {.kind = kind, .cbid = id, .start = began, .end = ended, .processId = (uint32_t)getpid(),
                                 .threadId = cupti_thread_id(), .correlationId = correlation, .returnValue = result};
   cupti_write(&r, sizeof r);
+  cupti_came();
 }
 
 /* ---- what a driver call means ---- */

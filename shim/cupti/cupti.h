@@ -91,6 +91,7 @@ typedef uint64_t (*cupti_clock)(void);
 extern cupti_clock _Atomic cupti_program_clock;    /* NULL: ns since 1970 */
 void cupti_write(const void *record, uint32_t bytes);
 void cupti_lost(uint64_t records);
+void cupti_came(void);            /* there is a record of a call, and no lock is held: a buffer may be asked for */
 int cupti_deliver(uint32_t least); /* hands over what there is, if so many bytes; 0: there was less */
 uint32_t cupti_work_kinds(void);   /* of the GPU's work that are recorded: WIRE_PROFILE_… */
 void cupti_update(void);           /* what is recorded or called back for has changed */
