@@ -31,10 +31,13 @@ typedef struct subscriber *subscriber_t;
   F(ActivityEnableAndDump, uint32_t) F(ActivityEnableAllSyncRecords, uint8_t) \
   F(ActivityEnableCudaEventDeviceTimestamps, uint8_t) F(ActivityEnableLatencyTimestamps, uint8_t) \
   F(GetGraphId, CUgraph, uint32_t *) F(GetGraphExecId, CUgraphExec, uint32_t *) \
-  F(GetGraphNodeId, CUgraphNode, uint64_t *) F(GetCudaEventId, CUevent, uint32_t *) \
+  F(GetGraphNodeId, CUgraphNode, uint64_t *) \
   F(SetThreadIdType, uint32_t) F(ActivityConfigurePCSampling, CUcontext, void *) F(ProfilerInitialize, void *)
+// CUDA 13.0's does not have these; NULL there.
+#define CUPTI_LATER(F) F(GetCudaEventId, CUevent, uint32_t *)
 #define F(name, ...) static int (*cupti##name)(__VA_ARGS__);
 CUPTI_USED(F)
+CUPTI_LATER(F)
 #undef F
 
 static void open_cupti(const char *library, int flags) {
@@ -42,6 +45,9 @@ static void open_cupti(const char *library, int flags) {
   CHECK(lib, "%s", dlerror());
 #define F(name, ...) CHECK((cupti##name = (int (*)(__VA_ARGS__))dlsym(lib, "cupti" #name)), "no cupti" #name);
   CUPTI_USED(F)
+#undef F
+#define F(name, ...) cupti##name = (int (*)(__VA_ARGS__))dlsym(lib, "cupti" #name);
+  CUPTI_LATER(F)
 #undef F
 }
 

@@ -211,6 +211,7 @@ static void events(void) {
   CK(cuEventSynchronize(e));
   CK(cuStreamSynchronize(stream));
   WANT(cuStreamSynchronize((CUstream)e), CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuptiGetCudaEventId, "no cuptiGetCudaEventId");
   CK(cuptiGetCudaEventId(e, &number));
   CK(cuptiGetStreamIdEx(context, stream, 0, &id));
   flush();
