@@ -210,7 +210,7 @@ func (cl *collectives) makeNow(cm *communicator, call *collectiveCall) {
 	call.real, call.comm = cm.ctx.real, cm
 	if cm.underWay == 0 && len(cl.captures) == 0 {
 		cl.carryOut(call)
-		cl.gpu.CuCtxSetCurrent(call.real) // NCCL has its own ideas of what is current
+		cl.gpu.CuCtxSetCurrent(cl.entered.real) // NCCL has its own ideas of what is current
 	} else {
 		call.awaited = make(chan struct{})
 		cm.calls <- call
@@ -219,7 +219,6 @@ func (cl *collectives) makeNow(cm *communicator, call *collectiveCall) {
 	for _, st := range call.used {
 		st.used = true
 	}
-	cl.metrics.Observe(metrics.Histogram(call.class), metrics.Now()-call.began)
 	if call.result != nccl.Success {
 		cl.keepFailure(cm, call.result, call.text)
 	}
