@@ -4,9 +4,10 @@ GO ?= go
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build pool test test-scuda test-e2e-a test-e2e-b test-modules fuzz test-rdma perf-rdma demo pictures generate lint dist \
-	clean runtimes check-go needs-build needs-test needs-lint needs-release needs-install needs-slurm needs-site \
-	release site test-install apt-source test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
+.PHONY: help build pool test test-scuda test-e2e-a test-e2e-b test-modules fuzz test-rdma perf-rdma demo \
+	pictures generate lint dist clean runtimes check-go needs-build needs-test needs-lint needs-release \
+	needs-install needs-slurm needs-site release site test-install apt-source test-frameworks test-slurm \
+	test-kubernetes test-helm test-scale needs-kubernetes
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
