@@ -199,6 +199,12 @@ func TestCollectivePeerIsLost(t *testing.T) {
 	ranks(t, "lose", preloaded(collectiveServer(t, args...)), preloaded(collectiveServer(t, args...)))
 }
 
+// A rank that is lost is one also where NCCL cannot notice, and what waits for it ends.
+func TestCollectiveRankVanishes(t *testing.T) {
+	args := append([]string{"--grace", "0"}, trusted...)
+	ranks(t, "vanish", preloaded(collectiveServer(t, args...)), preloaded(collectiveServer(t, args...)))
+}
+
 // Where the server does not carry NCCL out, the program's own goes on, and the log says why; a program without one of
 // its own has none.
 func TestCollectivesAreRefused(t *testing.T) {

@@ -222,6 +222,23 @@ static void abort_call(void) {
   CK(cuMemcpyDtoH(host_out, out, 64));
 }
 
+// Rank 1 begins, and goes away. Rank 0 waits for it in its first call, where the library cannot notice, and does
+// nothing about it: the server ends the call.
+static void vanish(void) {
+  if (rank) _exit(0);
+  pthread_t thread;
+  int result = ncclSuccess, state = ncclSuccess;
+  CHECK(!pthread_create(&thread, NULL, first_call, &result), "no thread");
+  while (state == ncclSuccess) NCCL(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclRemoteError, "asynchronous error %d", state);
+  const char *said = ncclGetLastError(comm);
+  CHECK(strstr(said, "rank 1 of the communicator was lost"), "it says %s", said);
+  CHECK(!pthread_join(thread, NULL) && result != ncclSuccess, "the call gave %d", result);
+  WANT(ncclAllReduce((void *)in, (void *)out, 8, ncclInt32, ncclSum, comm, stream), ncclRemoteError);
+  CK(cuStreamSynchronize(stream));
+  NCCL(ncclCommAbort(comm));
+}
+
 // Rank 1 goes away, as a process does that is killed; rank 0 learns of it.
 static void lose_peer(void) {
   int state = ncclSuccess;
@@ -297,6 +314,7 @@ int main(int argc, char **argv) {
   if (!strcmp(what, "abort")) abort_call();
   else if (!strcmp(what, "lose")) lose_peer();
   else if (!strcmp(what, "repeat")) repeat();
+  else if (!strcmp(what, "vanish")) vanish();
   else {
     facts();
     for (int type = ncclInt8; type <= ncclBfloat16; type++) {

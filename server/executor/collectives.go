@@ -1,15 +1,18 @@
 package executor
 
 import (
+	"cmp"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nccl"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/liveness"
 	"scuda.dev/scuda/server/metrics"
 )
 
@@ -39,8 +42,10 @@ type collectives struct {
 	none    string       // why not
 	open    bool         // the library is
 
-	comms    map[uint64]*communicator // by the client's number
-	underWay int
+	comms      map[uint64]*communicator // by the client's number
+	hubs       []*liveness.Hub          // of the ids that were made here
+	abortAfter time.Duration
+	underWay   int
 
 	mu    sync.Mutex
 	ended []*collectiveCall
@@ -61,7 +66,8 @@ type communicator struct {
 	aborted     atomic.Bool // its thread makes no more calls
 	failed      nccl.Result // of the first call without an answer that failed
 	why         string
-	reductions  map[uint32]nccl.ReduceOp // the program's own, by the numbers that it was told; 0: not made yet
+	vigil
+	reductions map[uint32]nccl.ReduceOp // the program's own, by the numbers that it was told; 0: not made yet
 }
 
 // collectiveCall is a call that somebody waits for.
@@ -83,7 +89,8 @@ type collectiveCall struct {
 }
 
 func newCollectives(s *Session, cfg Config) collectives {
-	return collectives{base: &s.base, loop: s, library: cfg.NCCL, none: cfg.NoNCCL, comms: map[uint64]*communicator{}}
+	return collectives{base: &s.base, loop: s, library: cfg.NCCL, none: cfg.NoNCCL, comms: map[uint64]*communicator{},
+		abortAfter: cmp.Or(cfg.abortAfter, abortAfter)}
 }
 
 // result is the payload of most answers.
@@ -296,7 +303,21 @@ func (cl *collectives) uniqueID(c *command) (cuda.CUresult, error) {
 		c.reply = answer(nccl.InvalidUsage, notOpen)
 		return cuda.CUDA_SUCCESS, nil
 	}
-	call := cl.call(c, func() nccl.Result { return cl.library.UniqueID(id) })
+	var hub *liveness.Hub
+	room := len(cl.hubs) < mostComms
+	call := cl.call(c, nil)
+	call.make = func() nccl.Result {
+		r := cl.library.UniqueID(id)
+		if r == nccl.Success && room {
+			hub = cl.newHub(id)
+		}
+		return r
+	}
+	call.over = func(bool) {
+		if hub != nil {
+			cl.hubs = append(cl.hubs, hub)
+		}
+	}
 	call.answer = func(text string) []byte { return answer(call.result, text) }
 	return cl.begin(c, nil, call)
 }
@@ -307,20 +328,39 @@ func (cl *collectives) forget(number uint64) {
 	delete(cl.comms, number)
 }
 
-// close ends the communicators' threads; those that are in a call end with the process.
-func (cl *collectives) close() {
-	for number := range cl.comms {
+// close ends the communicators' threads; those that are in a call end with the process. Where the session does not end
+// as it should, the other ranks learn of it.
+func (cl *collectives) close(fine bool) {
+	for number, cm := range cl.comms {
+		cm.unwatch(fine)
 		cl.forget(number)
+	}
+	for _, h := range cl.hubs {
+		if fine {
+			h.Close()
+		} else {
+			h.Drop()
+		}
 	}
 }
 
 // comm finds a communicator that has begun and whose context is there.
 func (cl *collectives) comm(number uint64) *communicator {
 	cm := cl.comms[number]
-	if cm == nil || cm.comm == 0 || cl.contexts[cm.ctx.handle] != cm.ctx {
+	if cm == nil || cm.comm == 0 || cm.gone.Load() || cl.contexts[cm.ctx.handle] != cm.ctx {
 		return nil
 	}
 	return cm
+}
+
+// refusal is why there is no such communicator.
+func (cl *collectives) refusal(number uint64) (nccl.Result, string) {
+	if cm := cl.comms[number]; cm != nil {
+		if r, why := cm.failure(); r != nccl.Success {
+			return r, why
+		}
+	}
+	return nccl.InvalidArgument, notBegun
 }
 
 // group: operations, several as a group.
@@ -350,13 +390,13 @@ func (cl *collectives) group(c *command) (cuda.CUresult, error) {
 		o, rest, _ = wire.View[wire.NcclOperation](rest)
 		cm := cl.comm(o.Comm)
 		if cm == nil {
-			return refuse(nccl.InvalidArgument, notBegun)
+			return refuse(cl.refusal(o.Comm))
 		}
 		if first == nil {
 			first = cm
 		}
-		if cm.failed != nccl.Success {
-			return refuse(cm.failed, cm.why)
+		if r, why := cm.failure(); r != nccl.Success {
+			return refuse(r, why)
 		}
 		contexts[cm.ctx] = true
 		if r := cl.enter(cm.ctx.handle); r != cuda.CUDA_SUCCESS {
@@ -491,6 +531,18 @@ func (cl *collectives) end(c *command) (cuda.CUresult, error) {
 	if cl.contexts[cm.ctx.handle] == cm.ctx {
 		call.contexts = []*context{cm.ctx}
 	}
+	if m.Verb == wire.NcclEndFinalize && cm.gone.Load() {
+		r, why := cl.refusal(m.Comm)
+		return refuseCall(c, r, why)
+	}
+	if m.Verb != wire.NcclEndFinalize {
+		call.over = func(bool) { cm.unwatch(true) }
+		if !cm.gone.CompareAndSwap(false, true) { // the server has aborted it
+			cl.forget(m.Comm)
+			cm.unwatch(true)
+			return refuseCall(c, nccl.Success, "")
+		}
+	}
 	switch m.Verb {
 	case wire.NcclEndFinalize:
 		call.make = func() nccl.Result { return cl.library.Finalize(cm.comm) }
@@ -516,8 +568,8 @@ func (cl *collectives) state(c *command) (cuda.CUresult, error) {
 	if cm == nil || cm.comm == 0 {
 		return refuseCall(c, nccl.InvalidArgument, notBegun)
 	}
-	if cm.failed != nccl.Success {
-		c.reply = ncclResult(nccl.Success, uint32(cm.failed), cm.why)
+	if r, why := cm.failure(); r != nccl.Success {
+		c.reply = ncclResult(nccl.Success, uint32(r), why)
 		return cuda.CUDA_SUCCESS, nil
 	}
 	state, r := cl.library.AsyncError(cm.comm)

@@ -7,6 +7,7 @@ import (
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/nccl"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/liveness"
 )
 
 // How communicators begin: by an id, or as a part of another one. And reductions of the program's own, which belong to
@@ -100,10 +101,21 @@ func (cl *collectives) initRank(c *command) (cuda.CUresult, error) {
 	case len(cl.comms) >= mostComms:
 		return refuseCall(c, nccl.InvalidUsage, tooManyComms)
 	}
+	place, watched := liveness.Open(&ids[0])
+	for i := range ids[1:] {
+		liveness.Open(&ids[1+i])
+	}
 	number, cm := m.Comm, cl.newCommunicator(m.Comm, cl.entered)
 	cm.rank, cm.ranks = m.Rank, m.Ranks
 	var made nccl.Comm
-	call := cl.call(c, func() nccl.Result { return cl.library.InitRank(&made, cm.ranks, cm.rank, ids, cfg) })
+	call := cl.call(c, nil)
+	call.make = func() nccl.Result {
+		r := cl.library.InitRank(&made, cm.ranks, cm.rank, ids, cfg)
+		if r == nccl.Success && made != 0 && watched {
+			cl.watchRank(cm, made, call.real, place)
+		}
+		return r
+	}
 	call.contexts = []*context{cm.ctx}
 	call.over = func(ok bool) { cl.begun(number, made, ok) }
 	return cl.begin(c, cm, call)
@@ -144,7 +156,7 @@ func (cl *collectives) split(c *command) (cuda.CUresult, error) {
 	}
 	parent := cl.comm(m.Comm)
 	if parent == nil {
-		return refuse(nccl.InvalidArgument, notBegun)
+		return refuse(cl.refusal(m.Comm))
 	}
 	excluded, ok := ranksOf(list, parent)
 	splits := m.Verb == wire.NcclSplitSplit
@@ -212,7 +224,8 @@ func (cl *collectives) makeReduction(c *command) (cuda.CUresult, error) {
 	}
 	cm, of, scalar, device := cl.comm(m.Comm), nccl.DataType(m.Type), m.Scalar, m.Residence == wire.NcclScalarDevice
 	if cm == nil {
-		return refuseCall(c, nccl.InvalidArgument, notBegun)
+		r, why := cl.refusal(m.Comm)
+		return refuseCall(c, r, why)
 	}
 	if r := cl.enter(cm.ctx.handle); r != cuda.CUDA_SUCCESS {
 		return r, nil

@@ -92,6 +92,8 @@ type Config struct {
 	// NCCL carries collectives out; nil: nobody does, and NoNCCL says why.
 	NCCL   nccl.Library
 	NoNCCL string
+	// abortAfter takes abortAfter's place, in tests.
+	abortAfter time.Duration
 }
 
 // Session is one client's session. New makes it, Run carries it out.
@@ -264,7 +266,7 @@ func (s *Session) Run() error {
 	s.pulse.done.Wait()
 	s.callback.close()
 	s.copies.close()
-	s.collectives.close()
+	s.collectives.close(err == nil)
 	s.out.pumps.Wait()
 	watch.Wait()
 	s.conn.Close()

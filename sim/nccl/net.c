@@ -11,7 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STAR = 0x53, TRANSFER = 0x54, NONCE = 16 };
+enum { STAR = 0x53, TRANSFER = 0x54, NONCE = 8 };
+/* laid out as NVIDIA's: a number, and where to meet */
 struct id { uint8_t nonce[NONCE]; struct sockaddr_in root; };
 struct arrival { uint8_t nonce[NONCE]; int32_t ranks, rank; struct sockaddr_in address; };
 struct greeting { int32_t kind, rank; };

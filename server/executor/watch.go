@@ -1,0 +1,89 @@
+package executor
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/nccl"
+	"scuda.dev/scuda/server/liveness"
+)
+
+// Ranks that are lost (see package liveness). The others' communicators have an asynchronous error at once, which a
+// program may answer by an abort, or by a shrink that leaves the lost rank out. After abortAfter the server aborts:
+// NCCL's kernels may wait for the lost rank, and the program for them.
+
+const abortAfter = 3 * time.Second
+
+// vigil is what a communicator has of it. gone is set by whoever ends it: the program's call, or the server.
+type vigil struct {
+	member  atomic.Pointer[liveness.Member] // nil: nobody watches
+	lost    atomic.Pointer[string]          // what was lost
+	gone    atomic.Bool
+	overdue atomic.Pointer[time.Timer]
+}
+
+// newHub has the ranks of an id be watched, where that is possible.
+func (cl *collectives) newHub(id *nccl.ID) *liveness.Hub {
+	h, err := liveness.Listen(id)
+	if err != nil {
+		cl.log.Debug("the ranks of a communicator are not watched", "error", err)
+		return nil
+	}
+	return h
+}
+
+// watchRank begins to watch a communicator that has just begun. It is called on the communicator's thread.
+func (cl *collectives) watchRank(cm *communicator, made nccl.Comm, real cuda.CUcontext, at liveness.Place) {
+	m, err := liveness.Join(at, cm.rank, func(rank int32) { cl.rankLost(cm, made, real, rank) })
+	if err != nil {
+		cl.log.Warn("the ranks of a communicator are not watched", "error", err)
+		return
+	}
+	cm.member.Store(m)
+}
+
+// rankLost is called on a goroutine of its own.
+func (cl *collectives) rankLost(cm *communicator, made nccl.Comm, real cuda.CUcontext, rank int32) {
+	text := fmt.Sprintf("rank %d of the communicator was lost: its session or its server has ended", rank)
+	if rank == liveness.Unknown {
+		text = "the server that made the communicator's id was lost"
+	}
+	cm.lost.Store(&text)
+	cl.log.Warn("a rank of a communicator was lost", "rank", rank)
+	cm.overdue.Store(time.AfterFunc(cl.abortAfter, func() {
+		if !cm.gone.CompareAndSwap(false, true) {
+			return
+		}
+		runtime.LockOSThread() // and ends with this goroutine
+		cl.gpu.ThreadInit()
+		cl.gpu.CuCtxSetCurrent(real)
+		cm.aborted.Store(true)
+		r := cl.library.Abort(made)
+		cl.log.Warn("a communicator was aborted, as a rank was lost", "result", r)
+	}))
+}
+
+// failure is what is wrong with a communicator, if anything is.
+func (cm *communicator) failure() (nccl.Result, string) {
+	if t := cm.lost.Load(); t != nil && cm.failed == nccl.Success {
+		return nccl.RemoteError, *t
+	}
+	return cm.failed, cm.why
+}
+
+// unwatch ends the watch. Where the communicator does not end as it should, the other ranks learn of it.
+func (cm *communicator) unwatch(fine bool) {
+	if t := cm.overdue.Load(); t != nil {
+		t.Stop()
+	}
+	switch m := cm.member.Load(); {
+	case m == nil:
+	case fine:
+		m.Leave()
+	default:
+		m.Drop()
+	}
+}

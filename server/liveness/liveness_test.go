@@ -1,0 +1,199 @@
+package liveness
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"scuda.dev/scuda/api/nccl"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = time.Minute
+
+// madeBy is an id as NCCL makes it: a number, and where it listens.
+func madeBy(at string) (id nccl.ID) {
+	a := netip.MustParseAddr(at)
+	binary.LittleEndian.PutUint64(id[:], 0x1234)
+	if a.Is4() {
+		binary.LittleEndian.PutUint16(id[familyAt:], inet)
+		copy(id[familyAt+4:], a.AsSlice())
+	} else {
+		binary.LittleEndian.PutUint16(id[familyAt:], inet6)
+		copy(id[familyAt+8:], a.AsSlice())
+	}
+	return id
+}
+
+type rank struct {
+	*Member
+	lost chan int32
+}
+
+// join gives a rank that the hub knows.
+func join(t *testing.T, h *Hub, p Place, number int32) rank {
+	t.Helper()
+	h.mu.Lock()
+	before := len(h.conns)
+	h.mu.Unlock()
+	lost := make(chan int32, 1)
+	m, err := Join(p, number, func(r int32) { lost <- r })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.Drop()
+		m.Wait()
+	})
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		h.mu.Lock()
+		n := len(h.conns)
+		h.mu.Unlock()
+		if n > before {
+			return rank{m, lost}
+		}
+		if time.Now().After(end) {
+			t.Fatal("the hub does not see a rank")
+		}
+	}
+}
+
+func (r rank) learns(t *testing.T, want int32) {
+	t.Helper()
+	select {
+	case got := <-r.lost:
+		if got != want {
+			t.Errorf("rank %d learned that %d is lost, want %d", r.rank, got, want)
+		}
+	case <-time.After(patience):
+		t.Errorf("rank %d learned nothing", r.rank)
+	}
+}
+
+// learnsNothing is called when the rank is not watched any more.
+func (r rank) learnsNothing(t *testing.T) {
+	t.Helper()
+	r.Wait()
+	select {
+	case got := <-r.lost:
+		t.Errorf("rank %d learned that %d is lost", r.rank, got)
+	default:
+	}
+}
+
+func listen(t *testing.T) (*Hub, Place) {
+	t.Helper()
+	id := madeBy("127.0.0.1")
+	h, err := Listen(&id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Drop)
+	p, ok := Open(&id)
+	if !ok || id != madeBy("127.0.0.1") {
+		t.Fatalf("the id was not what NCCL had made, or had no place: %v", ok)
+	}
+	return h, p
+}
+
+// A rank that ends without a word is lost, and all others learn of it, also those that come later.
+func TestLost(t *testing.T) {
+	h, p := listen(t)
+	a, b, c := join(t, h, p, 0), join(t, h, p, 1), join(t, h, p, 2)
+	b.Drop()
+	a.learns(t, 1)
+	c.learns(t, 1)
+	b.learnsNothing(t)
+	late := join(t, h, p, 3)
+	late.learns(t, 1)
+}
+
+// A rank that says that it has done is no lost one, nor is a hub that ends as it should.
+func TestDone(t *testing.T) {
+	h, p := listen(t)
+	a, b, c := join(t, h, p, 0), join(t, h, p, 1), join(t, h, p, 2)
+	b.Leave()
+	b.Leave()
+	b.learnsNothing(t)
+	c.Leave()
+	c.learnsNothing(t)
+	h.Close()
+	a.learnsNothing(t)
+}
+
+// Where the hub's process dies, nobody knows which rank that was.
+func TestHubIsLost(t *testing.T) {
+	h, p := listen(t)
+	a := join(t, h, p, 7)
+	h.Drop()
+	a.learns(t, Unknown)
+	if _, err := Join(p, 8, nil); err == nil {
+		t.Error("a rank joined a hub that has ended")
+	}
+}
+
+// Who does not know the secret is nobody, whatever becomes of it.
+func TestStranger(t *testing.T) {
+	h, p := listen(t)
+	a := join(t, h, p, 0)
+	for _, first := range [][]byte{nil, make([]byte, joinSize), bytes.Repeat([]byte{1}, 1<<16)} {
+		c, err := net.Dial("tcp", p.at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write(first)
+		c.Close()
+	}
+	a.Leave()
+	a.learnsNothing(t)
+	h.Close()
+}
+
+func TestIDs(t *testing.T) {
+	for _, at := range []string{"127.0.0.1", "10.1.2.3", "::1", "fe80::1%3"} {
+		a := netip.MustParseAddr(at)
+		id := madeBy(a.WithZone("").String())
+		if a.Zone() != "" {
+			binary.LittleEndian.PutUint32(id[familyAt+24:], 3)
+		}
+		made, secret := id, newSecret()
+		if err := seal(&id, 4321, secret[:]); err != nil {
+			t.Fatal(err)
+		}
+		p, ok := Open(&id)
+		if !ok || id != made || p.at != netip.AddrPortFrom(a, 4321) || p.secret != secret {
+			t.Errorf("%s: %v, %+v", at, ok, p)
+		}
+		if _, ok := Open(&id); ok {
+			t.Errorf("%s: there is a place where none was written", at)
+		}
+	}
+	none, full := nccl.ID{}, madeBy("127.0.0.1")
+	full[127] = 1
+	for name, id := range map[string]*nccl.ID{"without an address": &none, "without room": &full} {
+		if h, err := Listen(id); !errors.Is(err, ErrSeal) {
+			t.Errorf("%s: %v, %v", name, h, err)
+		}
+	}
+}
+
+// Whatever a client says that an id is, there is an address in it or not, and NCCL gets nothing of ours.
+func FuzzOpen(f *testing.F) {
+	id := madeBy("::1")
+	_ = seal(&id, 1, make([]byte, secretSize))
+	f.Add(id[:])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var id nccl.ID
+		copy(id[:], b)
+		if p, ok := Open(&id); ok && (!p.at.Addr().IsValid() || [8]byte(id[sealAt:]) == sealMagic) {
+			t.Errorf("%+v", p)
+		}
+	})
+}
