@@ -5,8 +5,9 @@ $OUT/nccl.json.
 
     nccl.py [--ranks N] [--native-only | --remote-only] [--isolation HOW] [--env NAME=VALUE]... [--timeout S] [CASE...]
 
-Cases are the functions of ranks.py. --env sets a variable for the native programs and for the servers, as the NCCL of
-the latter is theirs. Both sides have the same NCCL: the one of PyTorch's wheel.
+Cases are the functions of ranks.py. "lost" runs over servers alone: its last rank is killed. --env sets a variable for
+the native programs and for the servers, as the NCCL of the latter is theirs. Both sides have the same NCCL: the one of
+PyTorch's wheel.
 """
 
 import argparse
@@ -25,7 +26,8 @@ sys.path.insert(0, str(HERE))
 
 from check import ROOT, RUN  # noqa: E402
 
-CASES = ["collectives", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth"]
+CASES = ["collectives", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth", "lost"]
+LOST = "lost"
 
 
 def wheel_library():
@@ -67,14 +69,16 @@ def run(side, case, ranks, env, addresses, timeout, work):
                  MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="0" if side == "remote" else str(rank))
         if side == "remote":
             e["SCUDA_SERVER"] = addresses[rank]
+        if case == LOST:
+            e["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else PyTorch ends the process
         paths = [Path(work, f"{case}.{side}.{rank}.{kind}") for kind in ("out", "err")]
         with open(paths[0], "w") as o, open(paths[1], "w") as x:
             started.append((subprocess.Popen([RUN, side, sys.executable, HERE / "ranks.py", case], stdout=o, stderr=x,
                                              env=e, cwd=HERE), *paths))
     deadline = time.monotonic() + timeout
-    failed = None
-    while any(p.poll() is None for p, _, _ in started):
-        failed = next((i for i, (p, _, _) in enumerate(started) if p.poll()), None)
+    failed, watched = None, started[:-1] if case == LOST else started
+    while any(p.poll() is None for p, _, _ in watched):
+        failed = next((i for i, (p, _, _) in enumerate(watched) if p.poll()), None)
         if failed is not None or time.monotonic() > deadline:
             time.sleep(2)  # what the others say
             break
@@ -83,7 +87,7 @@ def run(side, case, ranks, env, addresses, timeout, work):
         if p.poll() is None:
             p.kill()
         p.wait()
-    failed = next((i for i, (p, _, _) in enumerate(started) if p.returncode), None)
+    failed = next((i for i, (p, _, _) in enumerate(watched) if p.returncode), None)
     if failed is not None:
         said = [f"rank {i}, status {p.returncode}: " + x.read_text(errors="replace")[-1500:]
                 for i, (p, _, x) in enumerate(started) if p.returncode]
@@ -132,7 +136,10 @@ def main():
     try:
         for case in a.cases or CASES:
             began = time.monotonic()
-            results[case] = {s: run(s, case, a.ranks, env, addresses, a.timeout, work) for s in sides}
+            if case == LOST and "remote" not in sides:
+                continue
+            results[case] = {s: run(s, case, a.ranks, env, addresses, a.timeout, work) for s in sides
+                             if case != LOST or s == "remote"}
             right = compare(case, results[case]) and right
             print(f"{case:<16} took {time.monotonic() - began:.0f} s", flush=True)
     finally:

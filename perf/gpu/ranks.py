@@ -3,6 +3,7 @@ and remote have to agree in, and milliseconds (of "bandwidth": GB/s as nccl-test
 
 import json
 import os
+import signal
 import statistics
 import sys
 import time
@@ -221,6 +222,30 @@ def bandwidth():
                 times[f"{name} of {size >> 20} MiB, GB/s"] = size * factor / seconds / 1e9
         del x, y, part
     return {}, times
+
+
+@case
+def lost():
+    """The last rank is killed between collectives. The others' next one ends, and the one behind it is an error."""
+    x = torch.ones(1 << 24, device="cuda")
+    for _ in range(20):
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+    torch.cuda.synchronize()
+    if RANK == RANKS - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began, text = time.perf_counter(), ""
+    while not text:
+        try:
+            dist.all_reduce(x, dist.ReduceOp.MAX)
+            torch.cuda.synchronize()
+        except RuntimeError as e:
+            text = str(e)
+    took = time.perf_counter() - began
+    print(text, file=sys.stderr)
+    if RANK == 0:
+        print(json.dumps({"exact": {"remote error": "remote" in text.lower()}, "times": {"until an error, s": took}}))
+    sys.stdout.flush()
+    os._exit(0)  # there is nobody to take leave of
 
 
 def main():
