@@ -55,6 +55,11 @@ func TestRankIsLost(t *testing.T) {
 	p, s := a.alloc(4096), a.stream(0)
 	sum := wire.NcclOperation{Comm: 1, Send: p, Recv: p, Count: 16, Stream: s, Type: uint32(nccl.Float32)}
 	waits := a.start(7, wire.OpNcclGroup, 0, groupOf(sum), nil)
+	until(t, "the call", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.groups) == 1
+	})
 	b.conn.Close()
 	if err := b.wait(); err == nil {
 		t.Fatal("the session ended as it should")

@@ -16,7 +16,7 @@ import (
 // Hub is what the ranks of one id are connected to.
 type Hub struct {
 	listener net.Listener
-	secret   [secretSize]byte
+	proof    [secretSize]byte
 	group    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -35,8 +35,9 @@ func Listen(id *nccl.ID) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{listener: l, secret: newSecret()}
-	if err := seal(id, uint16(l.Addr().(*net.TCPAddr).Port), h.secret[:]); err != nil {
+	secret := newSecret()
+	h := &Hub{listener: l, proof: proof(secret)}
+	if err := seal(id, uint16(l.Addr().(*net.TCPAddr).Port), secret[:]); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -80,7 +81,7 @@ func (h *Hub) serve(c net.Conn) {
 	defer h.leave(c)
 	var join [joinSize]byte
 	_ = c.SetDeadline(time.Now().Add(joinTime))
-	if _, err := io.ReadFull(c, join[:]); err != nil || subtle.ConstantTimeCompare(join[:secretSize], h.secret[:]) != 1 {
+	if _, err := io.ReadFull(c, join[:]); err != nil || subtle.ConstantTimeCompare(join[:secretSize], h.proof[:]) != 1 {
 		return // a stranger
 	}
 	rank := int32(binary.LittleEndian.Uint32(join[secretSize:]))

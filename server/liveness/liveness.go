@@ -12,6 +12,7 @@ package liveness
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -42,8 +43,8 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interva
 
 const (
 	joinTime = 5 * time.Second // for a connection to be made, and to say who it is
-	joinSize = secretSize + 4
-	mostJoin = 1 << 14 // ranks of a hub
+	joinSize = secretSize + 4  // a proof, and a rank
+	mostJoin = 1 << 14         // ranks of a hub
 )
 
 // What a hub and its members say: a letter and a rank.
@@ -114,6 +115,10 @@ func read(c net.Conn) (letter byte, rank int32, err error) {
 	}
 	return b[0], int32(binary.LittleEndian.Uint32(b[1:])), nil
 }
+
+// proof is what a rank sends that knows the secret. An id comes from a client, who could choose what a worker sends to
+// some port otherwise.
+func proof(secret [secretSize]byte) [secretSize]byte { return sha256.Sum256(secret[:]) }
 
 func newSecret() (s [secretSize]byte) {
 	_, _ = rand.Read(s[:]) // it does not fail

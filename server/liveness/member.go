@@ -27,7 +27,8 @@ func Join(p Place, rank int32, lost func(rank int32)) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.Write(binary.LittleEndian.AppendUint32(p.secret[:], uint32(rank))); err != nil {
+	join := proof(p.secret)
+	if _, err := c.Write(binary.LittleEndian.AppendUint32(join[:], uint32(rank))); err != nil {
 		c.Close()
 		return nil, err
 	}
