@@ -107,9 +107,10 @@ func (h *Hub) serve(c net.Conn) {
 	}
 }
 
-// say tells one rank something, with mu held: a few bytes, for which there is room in the socket, or else nobody reads.
+// say tells one rank something, with mu held. These are a few bytes, for which a socket has room, so the time is for a
+// machine that has much else to do.
 func (*Hub) say(c net.Conn, b []byte) {
-	_ = c.SetWriteDeadline(time.Now().Add(time.Millisecond))
+	_ = c.SetWriteDeadline(time.Now().Add(joinTime))
 	_, _ = c.Write(b)
 }
 

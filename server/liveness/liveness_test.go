@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,9 +41,6 @@ type rank struct {
 // join gives a rank that the hub knows.
 func join(t *testing.T, h *Hub, p Place, number int32) rank {
 	t.Helper()
-	h.mu.Lock()
-	before := len(h.conns)
-	h.mu.Unlock()
 	lost := make(chan int32, 1)
 	m, err := Join(p, number, func(r int32) { lost <- r })
 	if err != nil {
@@ -54,9 +52,11 @@ func join(t *testing.T, h *Hub, p Place, number int32) rank {
 	})
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		h.mu.Lock()
-		n := len(h.conns)
+		known := slices.ContainsFunc(h.conns, func(c net.Conn) bool {
+			return c.RemoteAddr().String() == m.conn.LocalAddr().String()
+		})
 		h.mu.Unlock()
-		if n > before {
+		if known {
 			return rank{m, lost}
 		}
 		if time.Now().After(end) {
