@@ -4,10 +4,9 @@ GO ?= go
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build pool test test-scuda test-e2e-a test-e2e-b test-e2e-c test-modules fuzz test-rdma perf-rdma demo \
-	pictures generate lint dist clean runtimes check-go needs-build needs-test needs-lint needs-release \
-	needs-install needs-slurm needs-site release site test-install apt-source test-frameworks test-slurm \
-	test-kubernetes test-helm test-scale needs-kubernetes
+.PHONY: help build pool test test-scuda test-modules fuzz test-rdma perf-rdma demo pictures generate lint dist \
+	clean runtimes check-go needs-build needs-test needs-lint needs-release needs-install needs-slurm needs-site \
+	release site test-install apt-source test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -28,23 +27,14 @@ pool: build ## build build/scuda-pool, which gives out GPUs of several servers (
 	$(call step,build the pool's program into build,CGO_ENABLED=0 $(GO) -C deploy/pool build -trimpath \
 	-ldflags "-s -w -X main.version=$(SCUDA_VERSION)" -o $(CURDIR)/build/scuda-pool ./cmd/scuda-pool)
 
-# The end-to-end tests wait much of their time for programs, and the modules beside scuda's for etcd. So two run at a
-# time: the end-to-end tests in three parts, which take longest, then the rest.
+# The modules beside scuda's wait for etcd most of the time: their tests run at the same time.
 test: needs-test build runtimes ## run all tests with the race detector (about 25 minutes on two processors)
 	$(call step,go vet,$(GO) vet ./...)
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-e2e-a test-e2e-b \
-	test-e2e-c test-scuda test-modules
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-scuda test-modules
 
-TEST_RACE = $(GO) test -race -shuffle=on -count=1 -timeout 40m
-test-e2e-a:
-	$(call step,the end-to-end tests whose names begin with A to L,$(TEST_RACE) -run '^Test[A-L]' ./e2e)
-test-e2e-b:
-	$(call step,the end-to-end tests whose names begin with M to R,$(TEST_RACE) -run '^Test[M-R]' ./e2e)
-test-e2e-c:
-	$(call step,the other end-to-end tests,$(TEST_RACE) -skip '^Test[A-R]' ./e2e)
 test-scuda:
-	$(call step,all other tests: one line a package,$(TEST_RACE) $$($(GO) list ./... | grep -v '/e2e$$') &&\
-	echo "all other packages passed")
+	$(call step,all tests: one line a package; e2e takes longest,\
+	$(GO) test -race -shuffle=on -count=1 -timeout 40m ./... && echo "all packages passed")
 
 test-modules:
 	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\
