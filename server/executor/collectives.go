@@ -64,9 +64,7 @@ type communicator struct {
 	calls       chan *collectiveCall
 	underWay    int         // calls that its thread has
 	aborted     atomic.Bool // its thread makes no more calls
-	failed      nccl.Result // of the first call without an answer that failed
-	why         string
-	vigil
+	rankWatch
 	reductions map[uint32]nccl.ReduceOp // the program's own, by the numbers that it was told; 0: not made yet
 }
 
@@ -235,8 +233,8 @@ func (cl *collectives) makeNow(cm *communicator, call *collectiveCall) {
 // error from now on.
 func (cl *collectives) keepFailure(cm *communicator, r nccl.Result, text string) {
 	cl.log.Warn("a call of NCCL failed that needs no answer", "result", r, "text", text)
-	if cm != nil && cm.failed == nccl.Success {
-		cm.failed, cm.why = r, text
+	if cm != nil {
+		cm.failed.CompareAndSwap(nil, &commFailure{r, text})
 	}
 }
 
@@ -356,11 +354,17 @@ func (cl *collectives) comm(number uint64) *communicator {
 // refusal is why there is no such communicator.
 func (cl *collectives) refusal(number uint64) (nccl.Result, string) {
 	if cm := cl.comms[number]; cm != nil {
-		if r, why := cm.failure(); r != nccl.Success {
-			return r, why
+		if f := cm.failed.Load(); f != nil {
+			return f.result, f.text
 		}
 	}
 	return nccl.InvalidArgument, notBegun
+}
+
+// refuseComm answers a call of a communicator that there is not.
+func (cl *collectives) refuseComm(c *command, number uint64) (cuda.CUresult, error) {
+	r, text := cl.refusal(number)
+	return refuseCall(c, r, text)
 }
 
 // group: operations, several as a group.
@@ -395,8 +399,8 @@ func (cl *collectives) group(c *command) (cuda.CUresult, error) {
 		if first == nil {
 			first = cm
 		}
-		if r, why := cm.failure(); r != nccl.Success {
-			return refuse(r, why)
+		if f := cm.failed.Load(); f != nil {
+			return refuse(f.result, f.text)
 		}
 		contexts[cm.ctx] = true
 		if r := cl.enter(cm.ctx.handle); r != cuda.CUDA_SUCCESS {
@@ -531,31 +535,26 @@ func (cl *collectives) end(c *command) (cuda.CUresult, error) {
 	if cl.contexts[cm.ctx.handle] == cm.ctx {
 		call.contexts = []*context{cm.ctx}
 	}
-	if m.Verb == wire.NcclEndFinalize && cm.gone.Load() {
-		r, why := cl.refusal(m.Comm)
-		return refuseCall(c, r, why)
-	}
-	if m.Verb != wire.NcclEndFinalize {
-		call.over = func(bool) { cm.unwatch(true) }
-		if !cm.gone.CompareAndSwap(false, true) { // the server has aborted it
-			cl.forget(m.Comm)
-			cm.unwatch(true)
-			return refuseCall(c, nccl.Success, "")
+	if m.Verb == wire.NcclEndFinalize {
+		if cm.gone.Load() {
+			return cl.refuseComm(c, m.Comm)
 		}
-	}
-	switch m.Verb {
-	case wire.NcclEndFinalize:
 		call.make = func() nccl.Result { return cl.library.Finalize(cm.comm) }
-	case wire.NcclEndDestroy:
-		call.make = func() nccl.Result { return cl.library.Destroy(cm.comm) }
-		defer cl.forget(m.Comm) // it is the last call
-	case wire.NcclEndAbort: // its thread may be in a call that this one ends
-		cm.aborted.Store(true)
-		cl.forget(m.Comm)
-		call.make = func() nccl.Result { return cl.library.Abort(cm.comm) }
-		return cl.begin(c, nil, call)
+		return cl.begin(c, cm, call)
 	}
-	return cl.begin(c, cm, call)
+	defer cl.forget(m.Comm)                   // it is the last call
+	if !cm.gone.CompareAndSwap(false, true) { // the server has aborted it
+		cm.unwatch(true)
+		return refuseCall(c, nccl.Success, "")
+	}
+	call.over = func(bool) { cm.unwatch(true) }
+	if m.Verb == wire.NcclEndDestroy {
+		call.make = func() nccl.Result { return cl.library.Destroy(cm.comm) }
+		return cl.begin(c, cm, call)
+	}
+	cm.aborted.Store(true) // its thread may be in a call that this one ends
+	call.make = func() nccl.Result { return cl.library.Abort(cm.comm) }
+	return cl.begin(c, nil, call)
 }
 
 // state: ncclCommGetAsyncError.
@@ -568,8 +567,8 @@ func (cl *collectives) state(c *command) (cuda.CUresult, error) {
 	if cm == nil || cm.comm == 0 {
 		return refuseCall(c, nccl.InvalidArgument, notBegun)
 	}
-	if r, why := cm.failure(); r != nccl.Success {
-		c.reply = ncclResult(nccl.Success, uint32(r), why)
+	if f := cm.failed.Load(); f != nil {
+		c.reply = ncclResult(nccl.Success, uint32(f.result), f.text)
 		return cuda.CUDA_SUCCESS, nil
 	}
 	state, r := cl.library.AsyncError(cm.comm)

@@ -224,8 +224,7 @@ func (cl *collectives) makeReduction(c *command) (cuda.CUresult, error) {
 	}
 	cm, of, scalar, device := cl.comm(m.Comm), nccl.DataType(m.Type), m.Scalar, m.Residence == wire.NcclScalarDevice
 	if cm == nil {
-		r, why := cl.refusal(m.Comm)
-		return refuseCall(c, r, why)
+		return cl.refuseComm(c, m.Comm)
 	}
 	if r := cl.enter(cm.ctx.handle); r != cuda.CUDA_SUCCESS {
 		return r, nil

@@ -17,10 +17,16 @@ import (
 
 const abortAfter = 3 * time.Second
 
-// vigil is what a communicator has of it. gone is set by whoever ends it: the program's call, or the server.
-type vigil struct {
+// commFailure is what is wrong with a communicator.
+type commFailure struct {
+	result nccl.Result
+	text   string
+}
+
+// rankWatch is what a communicator has of it. gone is set by whoever ends it: the program's call, or the server.
+type rankWatch struct {
 	member  atomic.Pointer[liveness.Member] // nil: nobody watches
-	lost    atomic.Pointer[string]          // what was lost
+	failed  atomic.Pointer[commFailure]     // the first: a lost rank, or a call without an answer
 	gone    atomic.Bool
 	overdue atomic.Pointer[time.Timer]
 }
@@ -51,7 +57,7 @@ func (cl *collectives) rankLost(cm *communicator, made nccl.Comm, real cuda.CUco
 	if rank == liveness.Unknown {
 		text = "the server that made the communicator's id was lost"
 	}
-	cm.lost.Store(&text)
+	cm.failed.CompareAndSwap(nil, &commFailure{nccl.RemoteError, text})
 	cl.log.Warn("a rank of a communicator was lost", "rank", rank)
 	cm.overdue.Store(time.AfterFunc(cl.abortAfter, func() {
 		if !cm.gone.CompareAndSwap(false, true) {
@@ -64,14 +70,6 @@ func (cl *collectives) rankLost(cm *communicator, made nccl.Comm, real cuda.CUco
 		r := cl.library.Abort(made)
 		cl.log.Warn("a communicator was aborted, as a rank was lost", "result", r)
 	}))
-}
-
-// failure is what is wrong with a communicator, if anything is.
-func (cm *communicator) failure() (nccl.Result, string) {
-	if t := cm.lost.Load(); t != nil && cm.failed == nccl.Success {
-		return nccl.RemoteError, *t
-	}
-	return cm.failed, cm.why
 }
 
 // unwatch ends the watch. Where the communicator does not end as it should, the other ranks learn of it.

@@ -115,28 +115,19 @@ func (*Hub) say(c net.Conn, b []byte) {
 }
 
 // Close ends the hub as it should end: the ranks are told that nobody watches them any more.
-func (h *Hub) Close() {
-	h.mu.Lock()
-	h.closed = true
-	for _, c := range h.conns {
-		h.say(c, said(saysEnd, 0))
-	}
-	h.mu.Unlock()
-	h.drop()
-}
+func (h *Hub) Close() { h.end(true) }
 
 // Drop ends the hub as a process that dies ends it: its rank is taken for lost.
-func (h *Hub) Drop() {
-	h.mu.Lock()
-	h.closed = true
-	h.mu.Unlock()
-	h.drop()
-}
+func (h *Hub) Drop() { h.end(false) }
 
-func (h *Hub) drop() {
+func (h *Hub) end(tells bool) {
 	h.listener.Close()
 	h.mu.Lock()
+	h.closed = true
 	for _, c := range h.conns {
+		if tells {
+			h.say(c, said(saysEnd, 0))
+		}
 		c.Close()
 	}
 	h.mu.Unlock()
