@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"scuda.dev/scuda/api/wire"
 )
 
 // readable is the simulation as libraries, where the users of workers can read it: a clone may lie in a folder of its
@@ -162,10 +164,14 @@ func TestCommunicatorsOfOneProcess(t *testing.T) {
 }
 
 // Calls that are like earlier ones are not waited for: they keep their place among other work, and what is wrong with
-// one is the communicator's error.
+// one is the communicator's error. Whoever asks for that error all the time gets one answer for many questions.
 func TestCollectivesRepeat(t *testing.T) {
 	a, b := collectiveServer(t, trusted...), collectiveServer(t, trusted...)
-	ranks(t, "repeat", preloaded(a), preloaded(b), preloaded(a))
+	file := filepath.Join(t.TempDir(), "trace")
+	list := ranks(t, "repeat", append(preloaded(a), "SCUDA_TRACE="+file), preloaded(b), preloaded(a))
+	if n := list[0].answers(t, file, []uint16{wire.OpNcclState}); n < 2 || n > 250 {
+		t.Errorf("%d of 501 questions for the asynchronous error were asked of the server", n)
+	}
 }
 
 // A call that waits for a rank that never comes holds nobody up, and ends when it is aborted.

@@ -165,6 +165,12 @@ func (s *server) answers(t *testing.T, name string, args ...string) (n int) {
 	if code := p.wait(patience); code != 0 {
 		t.Fatalf("exit status %d\n%s", code, p.err)
 	}
+	return p.answers(t, file, nil)
+}
+
+// answers counts the answers that a process with SCUDA_TRACE=file waited for, to these commands, or to all.
+func (p *process) answers(t *testing.T, file string, ops []uint16) (n int) {
+	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("%s.%d", file, p.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
@@ -172,6 +178,7 @@ func (s *server) answers(t *testing.T, name string, args ...string) (n int) {
 	var trace struct {
 		Counts []struct {
 			Kind string
+			Op   uint16
 			N    int
 		}
 	}
@@ -179,7 +186,7 @@ func (s *server) answers(t *testing.T, name string, args ...string) (n int) {
 		t.Fatal(err)
 	}
 	for _, c := range trace.Counts {
-		if c.Kind == "answer" {
+		if c.Kind == "answer" && (ops == nil || slices.Contains(ops, c.Op)) {
 			n += c.N
 		}
 	}

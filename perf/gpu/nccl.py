@@ -5,9 +5,9 @@ $OUT/nccl.json.
 
     nccl.py [--ranks N] [--native-only | --remote-only] [--isolation HOW] [--env NAME=VALUE]... [--timeout S] [CASE...]
 
-Cases are the functions of ranks.py. "lost" runs over servers alone: its last rank is killed. --env sets a variable for
-the native programs and for the servers, as the NCCL of the latter is theirs. Both sides have the same NCCL: the one of
-PyTorch's wheel.
+Cases are the functions of ranks.py and jax_ranks.py. "lost" runs over servers alone: its last rank is killed. --env
+sets a variable for the native programs and for the servers, as the NCCL of the latter is theirs. Both sides have the
+same NCCL: the one of PyTorch's wheel, which JAX finds as well.
 """
 
 import argparse
@@ -27,7 +27,8 @@ sys.path.insert(0, str(HERE))
 from check import ROOT, RUN  # noqa: E402
 
 LOST = "lost"
-CASES = ["collectives", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth", LOST]
+CASES = ["collectives", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth", "jax_shard_map",
+         "jax_training", LOST]
 
 
 def wheel_library():
@@ -71,10 +72,11 @@ def run(side, case, ranks, env, addresses, timeout, work):
             e["SCUDA_SERVER"] = addresses[rank]
         if case == LOST:
             e["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else PyTorch ends the process
+        script = HERE / ("jax_ranks.py" if case.startswith("jax_") else "ranks.py")
         paths = [Path(work, f"{case}.{side}.{rank}.{kind}") for kind in ("out", "err")]
         with open(paths[0], "w") as o, open(paths[1], "w") as x:
-            started.append((subprocess.Popen([RUN, side, sys.executable, HERE / "ranks.py", case], stdout=o, stderr=x,
-                                             env=e, cwd=HERE), *paths))
+            started.append((subprocess.Popen([RUN, side, sys.executable, script, case], stdout=o, stderr=x, env=e,
+                                             cwd=HERE), *paths))
     deadline = time.monotonic() + timeout
     failed, watched = None, started[:-1] if case == LOST else started
     while any(p.poll() is None for p, _, _ in watched):
@@ -93,7 +95,10 @@ def run(side, case, ranks, env, addresses, timeout, work):
                 for i, (p, _, x) in enumerate(started) if p.returncode]
         return {"error": "\n".join(said)}
     # what NCCL says with NCCL_DEBUG may stand around it
-    return json.loads(next(line for line in started[0][1].read_text().splitlines() if line.startswith('{"exact"')))
+    r = json.loads(next(line for line in started[0][1].read_text().splitlines() if line.startswith('{"exact"')))
+    if case == LOST:
+        r["exact"]["a remote error"] = "ncclRemoteError" in started[0][2].read_text(errors="replace")
+    return r
 
 
 def compare(case, sides):
@@ -102,7 +107,7 @@ def compare(case, sides):
         if "error" in r:
             print(f"{case}: {side} FAILED\n  " + r["error"].replace("\n", "\n  "), flush=True)
             return False
-    exact = True
+    exact = case != LOST or remote["exact"]["a remote error"]
     for name in (native or remote)["exact"]:
         values = [str(r["exact"].get(name)) for r in (native, remote) if r]
         equal = len(set(values)) == 1

@@ -79,6 +79,7 @@ static int send_operations(uint64_t context, const struct wire_nccl_operation *l
   int sure = is_sure(kind, list, count);
   memset(&a.head, 0, sizeof a.head);
   int32_t r = nccl_front->enqueue(context, list, count, sure, &a, sizeof a - 1, &got);
+  nccl_sent();
   switch (r) {
   case CUDA_SUCCESS:
     if (sure && !got) return ncclSuccess;

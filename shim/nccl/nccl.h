@@ -40,11 +40,14 @@ struct nccl_comm {
   struct nccl_comm *next;
   uint64_t number, context;
   int rank, ranks, device;
+  uint64_t well_sent;  /* all was well when so many lists of operations had been sent, */
+  int64_t well_until;  /* and counts as well until then, in ns of CLOCK_MONOTONIC; 0: not known */
 };
 /* What a program's handle stands for, as it was; 0: for nothing. */
 int nccl_comm_of(const void *handle, struct nccl_comm *copy);
 void nccl_remember(struct nccl_comm *); /* from now on it is the program's */
 int nccl_bad_comm(void);
+void nccl_sent(void); /* what was sent may change a state: what is known of states is old */
 int nccl_one_device(void);                 /* all of the process are of one GPU */
 
 /* ---- their beginning (start.c) ---- */
