@@ -1,16 +1,17 @@
 """What nccl.py runs, once for each rank: ranks.py CASE. Rank 0 prints {"exact": …, "times": …}: digests that native
-and remote have to agree in, and milliseconds (of "bandwidth": GB/s as nccl-tests count them for the bus)."""
+and remote have to agree in, and lists of milliseconds, one a turn (of "bandwidth": GB/s as nccl-tests count them for
+the bus)."""
 
+import collections
 import faulthandler
 import json
 import os
 import signal
-import statistics
 import sys
 import time
 from functools import partial
 
-from suite import digest, torch_for_repeating
+from suite import digest, torch_for_repeating, turns
 
 torch = torch_for_repeating()
 import torch.distributed as dist  # noqa: E402
@@ -25,16 +26,16 @@ def case(function):
     return function
 
 
-def trained(step, steps=10, rounds=3):
-    """The losses of all steps, and the median of a step's milliseconds."""
+def trained(step, steps=10):
+    """The losses of all steps, and for each turn a step's milliseconds."""
     losses, times = [step() for _ in range(4)], []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    for _ in turns():
         began = time.perf_counter()
         losses += [step() for _ in range(steps)]
         torch.cuda.synchronize()
         times.append((time.perf_counter() - began) / steps * 1000)
-    return {"losses": digest(*losses)}, {"a step, ms": statistics.median(times)}
+    return {"losses": digest(*losses)}, {"a step, ms": times}
 
 
 @case
@@ -187,42 +188,46 @@ def pipeline():
 def bandwidth():
     """Bus bandwidth as nccl-tests define it, of the slowest rank; milliseconds for 1 KiB."""
     share = (RANKS - 1) / RANKS
-    times = {}
-    for size in (1 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30):
-        n = size // 4
-        x, y = torch.ones(n, device="cuda"), torch.empty(n, device="cuda")
-        part = torch.empty(n // RANKS, device="cuda")
-
-        def pair():
-            ops = [dist.P2POp(dist.isend, x, (RANK + 1) % RANKS), dist.P2POp(dist.irecv, y, (RANK - 1) % RANKS)]
-            for r in dist.batch_isend_irecv(ops):
-                r.wait()
-
-        for name, call, factor in (
-                ("all_reduce", partial(dist.all_reduce, x), 2 * share),
-                ("all_gather", partial(dist.all_gather_into_tensor, y, part), share),
-                ("reduce_scatter", partial(dist.reduce_scatter_tensor, part, x), share),
-                ("all_to_all", partial(dist.all_to_all_single, y, x), share),
-                ("broadcast", partial(dist.broadcast, x, 0), 1), ("send and receive", pair, 1)):
-            rounds = 200 if size <= 1 << 20 else 20 if size <= 256 << 20 else 5
-            for _ in range(3):
-                call()
-            torch.cuda.synchronize()
-            dist.barrier()
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for _ in range(rounds):
-                call()
-            torch.cuda.synchronize()
-            took = torch.tensor((time.perf_counter() - began) / rounds, device="cuda")
-            dist.all_reduce(took, dist.ReduceOp.MAX)
-            seconds = took.item()
-            if size == 1 << 10:
-                times[f"{name} of 1 KiB, ms"] = seconds * 1000
-            else:
-                times[f"{name} of {size >> 20} MiB, GB/s"] = size * factor / seconds / 1e9
-        del x, y, part
+    times = collections.defaultdict(list)
+    for _ in turns():
+        for size in (1 << 10, 1 << 20, 16 << 20, 256 << 20, 1 << 30):
+            of_size(size, share, times)
     return {}, times
+
+
+def of_size(size, share, times):
+    n = size // 4
+    x, y = torch.ones(n, device="cuda"), torch.empty(n, device="cuda")
+    part = torch.empty(n // RANKS, device="cuda")
+
+    def pair():
+        ops = [dist.P2POp(dist.isend, x, (RANK + 1) % RANKS), dist.P2POp(dist.irecv, y, (RANK - 1) % RANKS)]
+        for r in dist.batch_isend_irecv(ops):
+            r.wait()
+
+    for name, call, factor in (
+            ("all_reduce", partial(dist.all_reduce, x), 2 * share),
+            ("all_gather", partial(dist.all_gather_into_tensor, y, part), share),
+            ("reduce_scatter", partial(dist.reduce_scatter_tensor, part, x), share),
+            ("all_to_all", partial(dist.all_to_all_single, y, x), share),
+            ("broadcast", partial(dist.broadcast, x, 0), 1), ("send and receive", pair, 1)):
+        rounds = 200 if size <= 1 << 20 else 20 if size <= 256 << 20 else 5
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+        dist.barrier()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(rounds):
+            call()
+        torch.cuda.synchronize()
+        took = torch.tensor((time.perf_counter() - began) / rounds, device="cuda")
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        seconds = took.item()
+        if size == 1 << 10:
+            times[f"{name} of 1 KiB, ms"].append(seconds * 1000)
+        else:
+            times[f"{name} of {size >> 20} MiB, GB/s"].append(size * factor / seconds / 1e9)
 
 
 @case
@@ -241,7 +246,7 @@ def lost():
     torch.cuda.synchronize()
     took = time.perf_counter() - began
     if RANK == 0:
-        print(json.dumps({"exact": {}, "times": {"until the wait ends, s": took}}))
+        print(json.dumps({"exact": {}, "times": {"until the wait ends, s": [took]}}))
     sys.stdout.flush()
     time.sleep(1)  # for the watchdog, which looks ten times a second
     os._exit(0)  # there is nobody to take leave of
@@ -260,7 +265,7 @@ def main():
     dist.all_gather_object(everyone, exact)
     if RANK == 0:
         names = [(f"{name} of rank {r}", of[name]) for r, of in enumerate(everyone) for name in of]
-        print(json.dumps({"exact": dict(names), "times": {"start to first sum, ms": started} | times}))
+        print(json.dumps({"exact": dict(names), "times": {"start to first sum, ms": [started]} | times}))
     torch.cuda.synchronize()
     dist.destroy_process_group()
 

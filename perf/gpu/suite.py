@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 
 CASES = {}  # name: function
 SUITES = {}  # name: suite
@@ -52,6 +53,14 @@ def torch_for_repeating():
     torch.backends.cudnn.deterministic = True
     torch.use_deterministic_algorithms(True, warn_only=True)
     return torch
+
+
+def turns():
+    """Says that it is ready, and iterates over the turns that nccl.py gives, until it closes our standard input."""
+    print("turn over", flush=True)
+    for _ in sys.stdin:
+        yield
+        print("turn over", flush=True)
 
 
 def first_line(error):
