@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -42,22 +43,33 @@ func protocolError(format string, args ...any) error {
 // Times of the loop. After its last work the executor spins for a while, since the next command of a busy program is
 // only microseconds away; with work of its own outstanding it then looks at it in short intervals.
 const (
-	spinIdle    = 50 * time.Microsecond
-	spinPending = time.Millisecond
-	napPending  = 30 * time.Microsecond
-	napShare    = 256 // what has been outstanding for long is looked at less often: noticed by 1/256 of its time too late
-	napMost     = 120 * time.Microsecond
-	napLongest  = 500 * time.Microsecond // while something else has the processor
-	napStalled  = 20 * time.Millisecond  // for what has been awaited for seconds: by 1/256 of its time too late
-	pollEvery   = 8                      // commands between two looks at what is pending
-	flushEvery  = 16                     // commands after which an answer is not kept back any longer
+	spinIdle   = 50 * time.Microsecond
+	napPending = 30 * time.Microsecond
+	napShare   = 256 // what has been outstanding for long is looked at less often: noticed by 1/256 of its time too late
+	napMost    = 120 * time.Microsecond
+	napLongest = 500 * time.Microsecond // while something else has the processor
+	napStalled = 20 * time.Millisecond  // for what has been awaited for seconds: by 1/256 of its time too late
+	pollEvery  = 8                      // commands between two looks at what is pending
+	flushEvery = 16                     // commands after which an answer is not kept back any longer
 
 	shortTurn = 100 * time.Microsecond // the least that there is
 
 	defaultStaging = 8
 	arenaBytes     = 2 << 20
 	farewell       = 200 * time.Millisecond // for telling the client why its session ends
+
+	fewCPUs   = 8  // with fewer, looking takes the time of those who work
+	looksEach = 16 // looks, behind which others have the processor there
 )
+
+// spinPending is how long the executor spins with work of its own outstanding. Where there are few processors it is
+// those of a simulated GPU, and of the program, that it looks with.
+var few, spinPending = func() (bool, time.Duration) {
+	if runtime.NumCPU() >= fewCPUs {
+		return false, time.Millisecond
+	}
+	return true, spinIdle
+}()
 
 // Config is what a session needs.
 type Config struct {
@@ -126,6 +138,7 @@ type Session struct {
 	outMem []byte
 
 	sinceOut int // commands since an answer was queued
+	looks    int // while it spins
 
 	pulse pulse
 	beat  time.Duration
@@ -372,12 +385,14 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 	switch {
 	case s.pending():
 		if quiet < spinPending && flushed {
+			s.look()
 			return nil
 		}
 		if timeout = min(max(napPending, quiet/napShare), napMost); !flushed { // the client's reading ends it at once
 			timeout = napTime(quiet)
 		}
 	case quiet < spinIdle && flushed:
+		s.look()
 		return nil
 	}
 	if timeout < 0 && s.quota != nil {
@@ -391,6 +406,13 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 	}
 	_, err := s.conn.Wait(ev, timeout)
 	return err
+}
+
+// look is called before each further look while the executor spins.
+func (s *Session) look() {
+	if s.looks++; few && s.looks%looksEach == 0 {
+		yield()
+	}
 }
 
 // receive takes what has come on the main connection, without waiting.
