@@ -97,12 +97,13 @@ type gate struct {
 	holder   int // the thread whose call is held up, or 0
 	opened   sync.Cond
 	launched map[cuda.CUfunction]bool // where first launches are held up
+	stacks   map[stack]string         // the functions that were called, where any is held up
 }
 
 func (t *gate) init(calls string, lock sync.Locker) (err error) {
 	t.opened.L = lock
 	if calls != "" {
-		t.launched = map[cuda.CUfunction]bool{}
+		t.launched, t.stacks = map[cuda.CUfunction]bool{}, map[stack]string{}
 		t.calls, err = parseHold(calls)
 	}
 	return err
@@ -141,7 +142,7 @@ func (g *GPU) passGate() {
 		return
 	}
 	g.gate.wait()
-	if name := calledName(); name != "" && g.gate.calls.includes(name) {
+	if name := g.gate.calledName(); name != "" && g.gate.calls.includes(name) {
 		g.holdUp()
 	}
 }
@@ -164,10 +165,24 @@ func (g *GPU) holdUp() {
 	g.gate.open()
 }
 
-// calledName is the function of the driver's that was called, without "Cu": the outermost method of that name.
-func calledName() (name string) {
-	var pcs [16]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+// calledName is the function of the driver's that was called, without "Cu": the outermost method of that name. Which
+// one it is of a stack is kept, since to find names takes longer than most calls.
+func (t *gate) calledName() string {
+	var pcs stack
+	n := runtime.Callers(2, pcs[:])
+	name, known := t.stacks[pcs]
+	if !known {
+		name = outermost(pcs[:n])
+		t.stacks[pcs] = name
+	}
+	return name
+}
+
+// stack is where the callers of a function stood, the innermost first.
+type stack [16]uintptr
+
+func outermost(pcs []uintptr) (name string) {
+	frames := runtime.CallersFrames(pcs)
 	for {
 		f, more := frames.Next()
 		method, found := strings.CutPrefix(f.Function, "scuda.dev/scuda/sim.(*GPU).")
