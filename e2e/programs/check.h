@@ -46,9 +46,9 @@ static inline uint64_t digest(const void *data, size_t n) { // FNV-1a over words
 static inline void fill(void *data, size_t n, uint64_t seed) { // xorshift
   unsigned char *p = data;
   uint64_t x = seed * 0x9E3779B97F4A7C15ull + 1;
-  for (size_t i = 0; i < n; i++) {
-    if (i % 8 == 0) x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-    p[i] = (unsigned char)(x >> (i % 8 * 8));
+  for (size_t i = 0; i < n; i += 8) {
+    x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+    memcpy(p + i, &x, n - i < 8 ? n - i : 8);
   }
 }
 

@@ -10,7 +10,7 @@ struct list { unsigned value, pad; struct list *next; };
 struct tree { unsigned value, sum; struct tree *left, *right; };
 
 static void lists(void) {
-  enum { N = 3000 };
+  enum { N = 1000 };
   struct list *first = NULL, *nodes[N];
   unsigned long long *sum = managed(sizeof *sum), want = 0;
   *sum = 0;
@@ -264,7 +264,7 @@ static void variables(void) { // managed_counter starts as 5; the kernel stores 
 }
 
 static void cycles(void) {
-  for (int i = 0; i < 300; i++) {
+  for (int i = 0; i < 100; i++) {
     unsigned char *m = managed(200000);
     CHECK(m[i] == 0 && m[199999] == 0, "fresh memory is zero");
     m[i] = 1;
