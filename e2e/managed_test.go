@@ -20,9 +20,21 @@ import (
 // Linux 6.7 the second.
 var pagers = []string{"uffd", "uffd-sync", "sigsegv"}
 
-// A thousand random programs against a plain model, a third of them in each way.
+var managedSetting = os.Getenv("SCUDA_TEST_MANAGED") // before TestMain takes the settings away
+
+// managedTimes is how often something random is done: SCUDA_TEST_MANAGED, or what suffices for a change.
+func managedTimes(enough int) int {
+	if n, err := strconv.Atoi(managedSetting); err == nil && n > 0 {
+		return n
+	}
+	return enough
+}
+
+// Random programs against a plain model, as many in each way. SCUDA_TEST_MANAGED says how many; each takes some 50 ms.
 func TestManagedRandom(t *testing.T) {
-	const programs, each = 340, 170
+	programs := managedTimes(170)
+	each := min(programs, 170)
+	programs = (programs + each - 1) / each * each
 	s := serve(t)
 	for i, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
@@ -37,15 +49,10 @@ func TestManagedRandom(t *testing.T) {
 	}
 }
 
-var managedSetting = os.Getenv("SCUDA_TEST_MANAGED") // before TestMain takes the settings away
-
 // TestManagedNamed makes every call that names memory on unified memory of every attachment, wherever its pages are,
 // and random sequences of them. SCUDA_TEST_MANAGED says how many of these; each takes some 25 ms.
 func TestManagedNamed(t *testing.T) {
-	sequences := 20
-	if n, err := strconv.Atoi(managedSetting); err == nil {
-		sequences = n
-	}
+	sequences := managedTimes(20)
 	s := serve(t)
 	for _, pager := range append([]string{"uffd-user"}, pagers...) {
 		t.Run(pager, func(t *testing.T) {
@@ -112,14 +119,19 @@ func TestManagedBySignal(t *testing.T) {
 }
 
 // What happens around a fault: the server goes while the CPU waits, a child touches its parent's memory, the program
-// has handlers of its own.
+// has handlers of its own. What goes on for long does so eight to ten times longer where SCUDA_TEST_MANAGED is set.
 func TestManagedFaults(t *testing.T) {
 	for _, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
 			s := serve(t, "--grace", "1s")
 			env := s.env("SCUDA_PAGER=" + pager)
+			long := map[string]string{"unwaited": "80", "cycles": "20000", "runs": "60"}
 			for _, what := range []string{"handlers", "child", "calls", "reclaimed", "unwaited", "cycles", "runs", "batches"} {
-				p := start(t, env, program("managed_faults"), kernels, what)
+				args := []string{kernels, what}
+				if managedSetting != "" && long[what] != "" {
+					args = append(args, long[what])
+				}
+				p := start(t, env, program("managed_faults"), args...)
 				if code := p.wait(patience); code != 0 {
 					t.Errorf("%s: exit status %d\n%s%s", what, code, p.out, p.err)
 				}

@@ -1,5 +1,5 @@
-// What happens around a fault of unified memory. Arguments: the folder of kernels and what to do, a name in main's
-// list.
+// What happens around a fault of unified memory. Arguments: the folder of kernels, what to do, a name in main's list,
+// and how often, for what goes on for long.
 #include "managed.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -10,7 +10,8 @@
 #include <unistd.h>
 
 enum { N = 4 << 20 };
-
+static int rounds; // 0: as many as suffice
+static int times(int enough) { return rounds ? rounds : enough; }
 
 static sigjmp_buf back;
 static volatile sig_atomic_t caught;
@@ -163,7 +164,8 @@ static void unwaited(void) {
   unsigned char *m = managed(N), *other = managed(N);
   CUstream stream;
   CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  for (int round = 0; round < 20; round++) {
+  const int last = times(8) - 1;
+  for (int round = 0; round <= last; round++) {
     unsigned char a = (unsigned char)round;
     memset(m, a, N);
     mix_in(round % 2 ? stream : NULL, m, 0, N, 3, 1);
@@ -179,7 +181,7 @@ static void unwaited(void) {
   mix_in(stream, m, 0, N, 1, 2);
   CK(cuLaunchHostFunc(stream, in_stream, m));
   CK(cuStreamSynchronize(stream));
-  CHECK(other[7] == 1 && m[N / 2] == (unsigned char)(19 * 3 + 1 + 2 + 1), "after a host function: %d", m[N / 2]);
+  CHECK(other[7] == 1 && m[N / 2] == (unsigned char)(last * 3 + 1 + 2 + 1), "after a host function: %d", m[N / 2]);
   release(m);
   release(other);
 }
@@ -199,7 +201,7 @@ static void *walker(void *p) {
 }
 static void runs(void) {
   unsigned long long seed = 1;
-  for (int round = 0; round < 18; round++) {
+  for (int round = 0; round < times(6); round++) { // each kind of round once
     unsigned char *m = managed(LARGE);
     if (round % 3 == 1) memset(m, 1, LARGE); // pages of ours are there already
     for (unsigned turn = 0; turn < 4; turn++) {
@@ -399,9 +401,9 @@ static size_t mappings(void) {
 
 static void cycles(void) { // leave nothing
   size_t before = 0, bytes[2] = {0}, total;
-  for (int i = 0; i < 10000; i++) {
-    unsigned char *m = managed(1 + (size_t)i * 37 % 200000);
-    if (i % 10 == 0) *m = 1;
+  for (int i = 0; i < times(2500); i++) {
+    unsigned char *m = managed(1 + (size_t)i * 151 % 200000);
+    if (i % 4 == 0) *m = 1;
     release(m);
     if (i == 100) before = mappings(), cuMemGetInfo(&bytes[0], &total);
   }
@@ -441,6 +443,7 @@ static void lost(void) {
 
 int main(int argc, char **argv) {
   CHECK(argc > 2, "what?");
+  if (argc > 3) rounds = atoi(argv[3]);
   start_managed(argc, argv);
   static const struct { const char *name; void (*run)(void);
     } all[] = {{"handlers", handlers}, {"child", child}, {"calls", calls}, {"reclaimed", reclaimed},
