@@ -62,7 +62,7 @@ func TestServerKilledInMidWork(t *testing.T) {
 		"print", "ipc", "counted"}
 	want := make(map[string]string)
 	for _, name := range names {
-		want[name] = k.run(t, name, timesOf(name)...)
+		want[name] = k.prints(t, name)
 	}
 	env := k.env()
 	stop, done := make(chan struct{}), make(chan struct{})

@@ -190,7 +190,7 @@ func TestResume(t *testing.T) {
 		"threads", "progress", "callbacks", "managed", "mapped", "print", "upload_seen", "ipc", "counted"}
 	want := make(map[string]string)
 	for _, name := range names {
-		want[name] = s.run(t, name, timesOf(name)...)
+		want[name] = s.prints(t, name)
 	}
 	total := 0
 	for round := uint64(0); round == 0 || total < cutCount; round++ {

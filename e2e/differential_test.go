@@ -22,36 +22,25 @@ func standAlone(t *testing.T) string {
 	return folder
 }
 
-// TestDifferential runs every program directly on the simulation, which is the driver then, and over scuda: both print
-// the same.
-func TestDifferential(t *testing.T) {
-	folder := standAlone(t)
-	s := serve(t)
-	for _, name := range all {
-		// TestPrograms compares it with an H200's answers; the stand-alone simulation has no logs of a compiler
-		if name == "capacities" {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			p := start(t, []string{"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=memory=1GiB"}, program(name), kernels)
-			p.stdin.Close()
-			if code := p.wait(patience); code != 0 {
-				t.Fatalf("native: exit status %d\nstdout:\n%s\nstderr:\n%s", code, p.out, p.err)
-			}
-			remote := s.run(t, name)
-			if diff := cmp.Diff(lines(p.out.String()), lines(remote)); diff != "" {
-				t.Errorf("native (-), over scuda (+):\n%s", diff)
-			}
-		})
+// directly runs a program on the stand-alone simulation, and gives its output.
+func directly(t *testing.T, name, settings string, args ...string) string {
+	t.Helper()
+	p := start(t, []string{
+		"LD_LIBRARY_PATH=" + standAlone(t), "SCUDA_SIM=" + strings.TrimPrefix(settings+",memory=1GiB", ","),
+	}, program(name), append([]string{kernels}, args...)...)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("directly: exit status %d\nstdout:\n%s\nstderr:\n%s", code, p.out, p.err)
 	}
+	return p.out.String()
 }
 
-// TestDifferentialMore does the same with programs that want arguments or several GPUs.
-func TestDifferentialMore(t *testing.T) {
+// TestDifferential runs programs that want arguments or several GPUs as TestPrograms runs the others: directly on the
+// simulation and over scuda.
+func TestDifferential(t *testing.T) {
 	if gpu != "sim" {
 		t.Skip("it compares with the simulation")
 	}
-	folder := standAlone(t)
 	for _, c := range []struct {
 		name, settings string
 		args           []string
@@ -70,15 +59,9 @@ func TestDifferentialMore(t *testing.T) {
 		{"managed_gpus", "2", nil},
 	} {
 		t.Run(strings.Join(append([]string{c.name}, c.args...), " "), func(t *testing.T) {
-			p := start(t, []string{
-				"LD_LIBRARY_PATH=" + folder, "SCUDA_SIM=" + strings.TrimPrefix(c.settings+",memory=1GiB", ","),
-			}, program(c.name), append([]string{kernels}, c.args...)...)
-			p.stdin.Close()
-			if code := p.wait(patience); code != 0 {
-				t.Fatalf("native: exit status %d\nstdout:\n%s\nstderr:\n%s", code, p.out, p.err)
-			}
+			native := directly(t, c.name, c.settings, c.args...)
 			s := serve(t, "--gpu", strings.TrimSuffix("sim:"+c.settings, ":"))
-			if diff := cmp.Diff(lines(p.out.String()), lines(s.run(t, c.name, c.args...))); diff != "" {
+			if diff := cmp.Diff(lines(native), lines(s.run(t, c.name, c.args...))); diff != "" {
 				t.Errorf("native (-), over scuda (+):\n%s", diff)
 			}
 		})
