@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -65,10 +66,8 @@ func setUp(m *testing.M) (int, error) {
 	if err != nil || len(sources) == 0 {
 		return 1, fmt.Errorf("no programs: %w", err)
 	}
-	for _, source := range sources {
-		if err := compile(source, program(strings.TrimSuffix(filepath.Base(source), ".c"))); err != nil {
-			return 1, err
-		}
+	if err := compileAll(sources); err != nil {
+		return 1, err
 	}
 	if v := os.Getenv("SCUDA_E2E_GPU"); v != "" {
 		gpu = v
@@ -97,6 +96,22 @@ func setUp(m *testing.M) (int, error) {
 		return 1, err
 	}
 	return m.Run(), nil
+}
+
+// compileAll compiles the programs, as many at a time as there are processors.
+func compileAll(sources []string) error {
+	failed := make([]error, len(sources))
+	room := make(chan struct{}, runtime.NumCPU())
+	var all sync.WaitGroup
+	for i, source := range sources {
+		all.Go(func() {
+			room <- struct{}{}
+			failed[i] = compile(source, program(strings.TrimSuffix(filepath.Base(source), ".c")))
+			<-room
+		})
+	}
+	all.Wait()
+	return errors.Join(failed...)
 }
 
 func compile(source, target string, more ...string) error {
