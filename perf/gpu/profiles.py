@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Cases of profilers: what torch.profiler, jax.profiler, Triton's proton and NVTX see of a program's GPU work. Kernels'
 names, their counts and the operator that each belongs to are compared, each name by itself, so that check.py lists
 what differs by name ("kernels: NAME"); times are only shown.
