@@ -17,10 +17,13 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# BUILT=1: not again what was built a moment ago, as .ci/run does.
 build: check-go needs-build ## build build/scuda, build/lib and build/sim (the first time in 1 to 3 minutes)
+ifndef BUILT
 	$(call step,build the client libraries into build/lib,./shim/build.sh build/lib)
 	$(call step,build the programs into build,./cmd/build.sh build)
 	$(call step,build the simulated driver into build/sim,./sim/lib/build.sh build/sim)
+endif
 
 # Without cgo, as it has etcd in it and nothing of the client.
 pool: build ## build build/scuda-pool, which gives out GPUs of several servers (docs/pool.md)
@@ -29,7 +32,6 @@ pool: build ## build build/scuda-pool, which gives out GPUs of several servers (
 
 # The modules beside scuda's wait for etcd most of the time: their tests run at the same time.
 test: needs-test build runtimes ## run all tests with the race detector (about 25 minutes on two processors)
-	$(call step,go vet,$(GO) vet ./...)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-scuda test-modules
 
 test-scuda:
@@ -103,6 +105,8 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
 	$(call step,golangci-lint of the test of docs/nomad.md,$(GO) -C deploy/nomad run $(GOLANGCI_LINT) run \
 	--allow-parallel-runners --config $(CURDIR)/.golangci.yml)
+	$(call step,go vet of generated code (which golangci-lint leaves out),$(GO) vet $$(git grep -l \
+	'^// Code generated .* DO NOT EDIT' -- '*.go' | xargs -n1 dirname | sort -u | sed 's|^|./|'))
 	$(call step,go vet of the client's program,$(GO) vet -tags client ./cmd/scuda)
 	$(call step,what is generated is up to date,\
 	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
