@@ -197,8 +197,9 @@ func (h *hostile) prepare(s *server) {
 func (h *hostile) spy(s *server) {
 	h.t.Helper()
 	var pid string
+	named := regexp.MustCompile(`session=` + h.id + ` worker=(\d+)`)
 	eventually(h.t, patience, "the log names the session's worker", func() bool {
-		m := regexp.MustCompile(`session=` + h.id + ` worker=(\d+)`).FindStringSubmatch(s.err.String())
+		m := named.FindStringSubmatch(s.err.Since(h.began))
 		if m != nil {
 			pid = m[1]
 		}
