@@ -14,7 +14,7 @@ import (
 
 // meaning is to be raised when messages between supervisor and worker, or what they share, get another meaning without
 // another form.
-const meaning = 1
+const meaning = 2
 
 // contract tells what a worker and its supervisor have in common from what those of other releases have: the forms of
 // their messages and of the memory that they share. A supervisor takes over workers of its own contract.

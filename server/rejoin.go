@@ -10,7 +10,7 @@ import (
 // offered are the capabilities of a server.
 func (c *Config) offered() []string {
 	if c.Grace > 0 {
-		return append(transport.Offered(), transport.CapResume)
+		return transport.Resuming()
 	}
 	return transport.Offered()
 }
@@ -22,6 +22,9 @@ func (x *session) allowReturn(grace time.Duration, h *transport.Hello, w *transp
 	}
 	x.grace, x.epochs = grace, make(map[uint32]uint64)
 	w.Capabilities, w.Grace = append(w.Capabilities, transport.CapResume), x.grace
+	if slices.Contains(h.Capabilities, transport.CapResumeRDMA) {
+		w.Capabilities = append(w.Capabilities, transport.CapResumeRDMA)
+	}
 }
 
 // follows says whether another socket may take the place of a connection's: each comes once, and none that was made
@@ -35,11 +38,16 @@ func (x *session) follows(h *transport.Hello, ticket int) bool {
 	return true
 }
 
-// lineOf is which of a session's connections is being opened, or gets another socket.
-func lineOf(h *transport.Hello) uint32 {
+// lineOf is which of a session's connections is being opened, or gets another socket. It is 0 for RDMA's control
+// connection where that ends with its socket, as with clients of before.
+func (x *session) lineOf(h *transport.Hello) uint32 {
 	switch h.Kind {
 	case transport.KindCallback:
 		return transport.LineCallback
+	case transport.KindRDMA:
+		if x.grace > 0 && slices.Contains(h.Capabilities, transport.CapResumeRDMA) {
+			return transport.LineRDMA
+		}
 	case transport.KindBulk:
 		n, _ := transport.TicketNumber(h.Ticket)
 		return transport.LineBulk + uint32(n)

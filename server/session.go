@@ -497,7 +497,7 @@ func (s *supervisor) serveSession(
 // the worker says how much it has received.
 func (s *supervisor) join(c arrival) error {
 	hello := c.Hello
-	if hello.Kind == transport.KindRDMA {
+	if hello.Kind == transport.KindRDMA || hello.Line == transport.LineRDMA {
 		if no := s.noRDMA(c); no != "" {
 			return refusef(transport.StatusCapability, "this server has no RDMA for this client: %s", no)
 		}
@@ -518,7 +518,7 @@ func (s *supervisor) join(c arrival) error {
 	state, err := transport.Export(c.peer)
 	if err == nil {
 		err = passOn(c, x.proc, hello.Kind, joinInfo{
-			Count: hello.Count, Line: lineOf(hello), Received: hello.Acknowledged, TLS: state,
+			Count: hello.Count, Line: x.lineOf(hello), Received: hello.Acknowledged, TLS: state,
 		})
 	}
 	if err != nil {

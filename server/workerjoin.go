@@ -30,8 +30,12 @@ func (w *worker) join(m *handoff.Message) error {
 		return errors.Join(err, plain.Close())
 	}
 	switch {
-	case m.Type == msgRDMA:
-		return s.AttachRDMA(c)
+	case m.Type == msgRDMA && info.Line == 0: // it ends with its socket
+		line, err := transport.NewLine(c)
+		if err != nil {
+			return err
+		}
+		return s.AttachRDMA(line)
 	case w.lines == nil && m.Type == msgResume:
 		return errors.Join(errors.New("another socket for a session that ends with the first"), c.Close())
 	case w.lines == nil:
@@ -58,8 +62,11 @@ func (w *worker) join(m *handoff.Message) error {
 	if err != nil {
 		return err
 	}
-	if info.Line >= transport.LineBulk {
+	switch {
+	case info.Line >= transport.LineBulk:
 		return s.AttachBulk(line, info.Count)
+	case info.Line == transport.LineRDMA:
+		return s.AttachRDMA(line)
 	}
 	return s.AttachCallback(line)
 }

@@ -26,7 +26,7 @@ const (
 // which the runtime's poller has to be woken first. One goroutine may read while another writes.
 type Line struct {
 	descriptor
-	ends [2]net.Addr             // of the socket: here and there
+	ends [2]net.Addr             // of the socket, here and there, where the line has one only
 	head [MessageHeaderSize]byte // of the message that is being sent
 	bufs [3][]byte
 	last time.Time // when bytes were read last
@@ -41,19 +41,24 @@ type Line struct {
 // Resumed makes a Line of a stream that outlives its sockets.
 func Resumed(r *Resumable) *Line {
 	l := &Line{descriptor: descriptor{fd: r.FD()}, res: r}
-	if a, err := unix.Getsockname(l.fd); err == nil {
-		l.ends[0] = tcpAddr(a)
-	}
-	if a, err := unix.Getpeername(l.fd); err == nil {
-		l.ends[1] = tcpAddr(a)
-	}
 	Unhurried(l.fd)
 	r.blocks = true
 	_ = unix.SetNonblock(l.fd, false) // as that of any line; what must not wait says so in its calls
 	return l
 }
 
-// tcpAddr is the address of a socket.
+// endsOf are the addresses of a socket, here and there.
+func endsOf(fd int) (ends [2]net.Addr) {
+	if a, err := unix.Getsockname(fd); err == nil {
+		ends[0] = tcpAddr(a)
+	}
+	if a, err := unix.Getpeername(fd); err == nil {
+		ends[1] = tcpAddr(a)
+	}
+	return ends
+}
+
+// tcpAddr is the address of an end of a socket.
 func tcpAddr(a unix.Sockaddr) net.Addr {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
@@ -104,14 +109,25 @@ func NewLine(c net.Conn) (*Line, error) {
 // FD is the line's descriptor.
 func (l *Line) FD() int { return l.fd }
 
-// LocalAddr is the address of this end.
-func (l *Line) LocalAddr() net.Addr { return l.ends[0] }
+// LocalAddr is the address of this end, at present.
+func (l *Line) LocalAddr() net.Addr { return l.addresses()[0] }
 
-// RemoteAddr is the address of the peer's end.
-func (l *Line) RemoteAddr() net.Addr { return l.ends[1] }
+// RemoteAddr is the address of the peer's end, at present.
+func (l *Line) RemoteAddr() net.Addr { return l.addresses()[1] }
 
-// LimitSends lets a send fail that the peer does not take for so long.
+func (l *Line) addresses() [2]net.Addr {
+	if l.res != nil {
+		return l.res.socket.Load().ends
+	}
+	return l.ends
+}
+
+// LimitSends lets a send fail that the peer does not take for so long. A line that may get another socket has no limit:
+// others give a silent socket up.
 func (l *Line) LimitSends(d time.Duration) error {
+	if l.res != nil {
+		return nil
+	}
 	t := unix.NsecToTimeval(int64(d))
 	return os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(l.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t))
 }
@@ -208,6 +224,17 @@ func (l *Line) Send(h MessageHeader, payload []byte) error {
 	h.Len = uint32(len(payload))
 	l.bufs = [3][]byte{h.Append(l.head[:0]), payload, padding[:Pad(len(payload))-len(payload)]}
 	return l.write(l.bufs[:])
+}
+
+// Post sends a message as Send does. Where the line has no socket for now, it does not wait for one
+// ([Resumable.Post]).
+func (l *Line) Post(h MessageHeader, payload []byte) error {
+	if l.res == nil {
+		return l.Send(h, payload)
+	}
+	h.Len = uint32(len(payload))
+	l.bufs = [3][]byte{h.Append(l.head[:0]), payload, padding[:Pad(len(payload))-len(payload)]}
+	return l.res.Post(l.bufs[:])
 }
 
 // Keeps says whether the line can keep data until the peer has received them ([Line.Keep]).

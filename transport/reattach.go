@@ -121,7 +121,7 @@ func (r *Resumable) exchange(next dialled, received uint64) error {
 	if r.blocks {
 		_ = unix.SetNonblock(r.fd, false)
 	}
-	r.socket.Store(&socket{next})
+	r.socket.Store(&socket{next, endsOf(r.fd)})
 	r.in.Heard(received)
 	r.noteLocked()
 	r.told.Store(0)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,7 +85,10 @@ const (
 )
 
 // socket carries a stream at present.
-type socket struct{ dialled }
+type socket struct {
+	dialled
+	ends [2]net.Addr // here and there
+}
 
 // Windows are how many bytes of a stream are kept at most, by who sends them.
 type Windows struct{ Own, Peer int }
@@ -118,7 +122,7 @@ func NewResumable(c Conn, w Windows, lost func(error)) (*Resumable, error) {
 		fd: c.FD(), remote: c.Remote(), peerTo: w.Peer / 4, lost: lost, ended: make(chan struct{}),
 		out: resume.NewOut(w.Own), in: resume.NewIn(resumeBuffer, resumeBuffer+overhead*w.Peer),
 	}
-	r.socket.Store(&socket{d})
+	r.socket.Store(&socket{d, endsOf(d.FD())})
 	return r, nil
 }
 

@@ -281,7 +281,7 @@ func TestResumableFullWindowSleeps(t *testing.T) {
 	n := newNetwork(t, Windows{Own: 64 << 10, Peer: 64 << 10}, false, func() int { return -1 })
 	r := n.near
 	counted := &waits{dialled: r.socket.Load().dialled}
-	r.socket.Store(&socket{counted})
+	r.socket.Store(&socket{dialled: counted})
 	for { // until the window is full
 		if _, err := r.Send([][]byte{make([]byte, 8<<10)}); errors.Is(err, ErrAgain) && r.isFull() {
 			break

@@ -68,6 +68,8 @@ const (
 	CapCorrelation = "correlation"
 	// CapResume: a line outlives its sockets. A client that comes back names line, epoch and acknowledged position.
 	CapResume = "resume"
+	// CapResumeRDMA: so does the control connection of RDMA, in sessions whose lines do. Earlier releases have it end.
+	CapResumeRDMA = "resume-rdma"
 	// CapTickets: further connections are opened with a ticket, which is for one purpose and can be used once.
 	CapTickets = "tickets"
 	// CapQueue: a server without a place lets a client wait that says how long it is ready to.
@@ -83,17 +85,21 @@ const (
 // capabilityTexts say in a refusal what the other side is asked for.
 var capabilityTexts = map[string]string{
 	CapCorrelation: "correlation words in commands", CapResume: "lines that outlive their sockets",
-	CapTickets: "tickets for further connections", CapQueue: "a queue for its places",
+	CapResumeRDMA: "a control connection of RDMA that outlives its sockets",
+	CapTickets:    "tickets for further connections", CapQueue: "a queue for its places",
 	CapAdmin: "an admin interface over its port", CapProfile: "profiles of its GPUs",
 	CapNCCL: "NCCL in its workers",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
 //
-// [CapResume] is offered by sessions of CUDA where both sides want it.
+// Sessions of CUDA offer more where both sides want it ([Resuming]).
 func Offered() []string {
 	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL}
 }
+
+// Resuming are the capabilities of sessions whose connections may lose their sockets.
+func Resuming() []string { return append(Offered(), CapResume, CapResumeRDMA) }
 
 // CapabilityError is a peer that lacks something without which the other side does not go on.
 type CapabilityError struct {

@@ -141,7 +141,10 @@ func TestTrialsBehindBusyStream(t *testing.T) {
 			fd, other := fdPair(t)
 			defer other.Close()
 			control := fileConn(t, fd)
-			if err := c.session.AttachRDMA(control); err != nil {
+			fd, second := fdPair(t)
+			defer second.Close()
+			another := fileConn(t, fd)
+			if err := c.session.AttachRDMA(lineOf(t, control)); err != nil {
 				t.Fatal(err)
 			}
 			if tt.before {
@@ -160,7 +163,7 @@ func TestTrialsBehindBusyStream(t *testing.T) {
 			c.openCallback()
 			c.sync(0)
 			until(t, "there is a link", c.session.copies.path.there.Load)
-			if err := c.session.AttachRDMA(control); err == nil {
+			if err := c.session.AttachRDMA(lineOf(t, another)); err == nil {
 				t.Error("a second control connection was taken")
 			}
 		})

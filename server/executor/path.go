@@ -3,7 +3,6 @@ package executor
 import (
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +52,8 @@ type path struct {
 	opened chan struct{} // closed when what the client's control connection began is over; nil: there is none
 	ended  bool          // none is taken any more
 
+	control atomic.Pointer[transport.Line] // if it may get other sockets
+
 	there  atomic.Bool // link, slots and memory are there
 	l      pathLink
 	slots  []*slot // uploads arrive in them
@@ -71,19 +72,16 @@ type path struct {
 // attach takes the control connection of the session's RDMA. It does not wait: what follows makes calls of the driver,
 // which may hold their caller for as long as the GPU works, and the caller has connections to attach for which that
 // work may wait. The goroutine owns the connection until the link does, and the session's end waits for it.
-func (p *path) attach(c net.Conn) error {
+func (p *path) attach(line *transport.Line) error {
 	if p.count < leastRDMASlots || !p.begin() {
-		c.Close()
+		line.Shutdown() // the client need not come back to it
+		line.Close()
 		return errors.New("an RDMA connection that the session does not expect")
-	}
-	line, err := transport.NewLine(c)
-	if err != nil {
-		close(p.opened)
-		return fmt.Errorf("RDMA's control connection: %w", err)
 	}
 	go func() {
 		defer close(p.opened)
 		if err := p.open(line); err != nil {
+			line.Shutdown()
 			line.Close()
 			p.log.Error("there is no RDMA", "error", err)
 		}
@@ -121,6 +119,9 @@ func (p *path) open(line *transport.Line) error {
 		memory = func(from, n int) rdma.Memory { return rdma.Mapped(mem[from : from+n]) }
 	}
 	ups := p.lay()
+	if line.Keeps() { // else it ends with its socket, and nobody but the link minds
+		p.control.Store(line)
+	}
 	p.use(rdma.Windows{Link: rdma.New(rdma.Config[bulk.Piece]{Control: line, Device: p.device, Depth: ups,
 		Slots: memory(0, ups*largeBytes), SlotBytes: largeBytes, Source: memory(ups*largeBytes, bytes-ups*largeBytes),
 		Handler: (*pathHandler)(p), Stats: &p.stats, Log: p.log})})
@@ -178,6 +179,7 @@ func (p *path) close() {
 	if opened != nil {
 		<-opened
 	}
+	p.control.Store(nil)
 	if l := p.link(); l != nil {
 		l.Close()
 	}

@@ -155,6 +155,9 @@ func (s *Session) lines() (all []*transport.Line) {
 		all = append(all, s.callback.line)
 	}
 	s.callback.mu.Unlock()
+	if l := s.copies.path.control.Load(); l != nil {
+		all = append(all, l)
+	}
 	t := s.copies.bulk
 	t.mu.Lock()
 	defer t.mu.Unlock()

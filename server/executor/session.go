@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"runtime"
 	"sync"
 	"time"
@@ -217,7 +216,7 @@ func (s *Session) AttachBulk(l *transport.Line, count int) error {
 }
 
 // AttachRDMA gives the session the control connection of its RDMA, which it opens in a goroutine of its own.
-func (s *Session) AttachRDMA(c net.Conn) error { return s.copies.path.attach(c) }
+func (s *Session) AttachRDMA(l *transport.Line) error { return s.copies.path.attach(l) }
 
 // Notice sends the client a line for its log.
 func (s *Session) Notice(text string) { s.notice(text, cuda.CUDA_SUCCESS) }

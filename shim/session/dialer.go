@@ -38,7 +38,11 @@ func (d *dialer) dial(hello *transport.Hello) (net.Conn, error) {
 
 // line dials a connection on which messages are exchanged.
 func (d *dialer) line(hello *transport.Hello) (*transport.Line, error) {
-	if d.returns != nil && hello.Kind != transport.KindRDMA {
+	mayReturn := d.returns != nil
+	if hello.Kind == transport.KindRDMA {
+		mayReturn = mayReturn && slices.Contains(d.welcome.Capabilities, transport.CapResumeRDMA)
+	}
+	if mayReturn {
 		return d.returns.open(hello)
 	}
 	c, err := d.dial(hello)

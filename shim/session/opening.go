@@ -53,8 +53,11 @@ func isBrokenOff(err error) bool {
 // if it has none.
 func (r *returns) open(hello *transport.Hello) (*transport.Line, error) {
 	b := &returning{line: transport.LineCallback}
-	if hello.Kind == transport.KindBulk {
+	switch hello.Kind {
+	case transport.KindBulk:
 		b.line = transport.LineBulk + uint32(hello.Number)
+	case transport.KindRDMA:
+		b.line, hello.Capabilities = transport.LineRDMA, transport.Resuming()
 	}
 	c, err := r.dialer.dial(hello)
 	until := time.Now().Add(r.dialer.welcome.Grace)

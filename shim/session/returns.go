@@ -243,7 +243,7 @@ func (r *returns) try(b *returning, received uint64) error {
 func (r *returns) reach(b *returning, received uint64, count int) (c net.Conn, there uint64, err error) {
 	b.epoch++
 	hello := r.dialer.hello(transport.KindResume)
-	hello.Capabilities = append(transport.Offered(), transport.CapResume)
+	hello.Capabilities = transport.Resuming()
 	hello.Line, hello.Epoch, hello.Acknowledged, hello.Count = b.line, b.epoch, received, count
 	hello.Number = transport.ResumeNumber(b.line, b.epoch)
 	ctx, cancel := context.WithTimeout(r.dialer.ctx, comeBackTimeout)

@@ -142,7 +142,7 @@ func Open(cfg Config) (*Session, error) {
 	hello.Kind = transport.KindCUDA
 	s.shared.regions(&hello)
 	if cfg.Resume {
-		hello.Capabilities = append(transport.Offered(), transport.CapResume)
+		hello.Capabilities = transport.Resuming()
 	}
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())

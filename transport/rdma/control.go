@@ -29,11 +29,12 @@ func (c *controlConn) init(line *transport.Line) error {
 	return line.LimitSends(controlTimeout)
 }
 
-// say writes a message. A failure shows on the reading side.
+// say writes a message. A failure shows on the reading side. It does not wait for a connection that is to come back:
+// whoever has something to say may have others to serve.
 func (c *controlConn) say(h transport.MessageHeader, payload []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed && c.line.Send(h, payload) != nil {
+	if !c.closed && c.line.Post(h, payload) != nil {
 		c.line.Shutdown()
 	}
 }

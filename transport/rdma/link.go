@@ -131,7 +131,6 @@ func New[M any](cfg Config[M]) *Link[M] {
 	}
 	l.opener.init(l.ctx, l, &l.control, &l.own, openerConfig{
 		dial: cfg.Dial, device: cfg.Device, depth: cfg.Depth, stats: cfg.Stats, log: l.log,
-		local: AddressOf(cfg.Control.LocalAddr()), remote: AddressOf(cfg.Control.RemoteAddr()),
 	})
 	if cfg.Pins != nil {
 		cfg.Pins.tell(l.forget)

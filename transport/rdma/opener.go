@@ -37,12 +37,11 @@ type openerLink interface {
 
 // openerConfig is what an opener needs to know.
 type openerConfig struct {
-	dial          bool
-	device        string
-	depth         int
-	local, remote netip.Addr
-	stats         *Stats
-	log           *slog.Logger
+	dial   bool
+	device string
+	depth  int
+	stats  *Stats
+	log    *slog.Logger
 }
 
 // opener opens paths: it offers them to the peer whenever there is none, or answers the peer's offers.
@@ -99,9 +98,13 @@ func (o *opener) firstOver(err error) {
 	})
 }
 
+// local and remote are the ends of the control connection at present, which may come back by another way.
+func (o *opener) local() netip.Addr  { return AddressOf(o.control.line.LocalAddr()) }
+func (o *opener) remote() netip.Addr { return AddressOf(o.control.line.RemoteAddr()) }
+
 // prepare opens this side's end of a path.
 func (o *opener) prepare(epoch uint64) (*conn, *setup, error) {
-	place, err := Choose(o.cfg.device, o.cfg.local, o.cfg.remote)
+	place, err := Choose(o.cfg.device, o.local(), o.remote())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -133,7 +136,7 @@ func (o *opener) offered(payload []byte) error {
 	}
 	c, mine, err := o.prepare(peer.Epoch)
 	if err == nil {
-		if err = belongs(c.place, o.cfg.local, o.cfg.remote, peer.Endpoint); err != nil {
+		if err = belongs(c.place, o.local(), o.remote(), peer.Endpoint); err != nil {
 			_ = c.close()
 		}
 	}
@@ -200,7 +203,7 @@ func (o *opener) answered(h transport.MessageHeader, payload []byte) error {
 	}
 	peer, err := parseSetup(payload)
 	if err == nil {
-		err = belongs(c.place, o.cfg.local, o.cfg.remote, peer.Endpoint)
+		err = belongs(c.place, o.local(), o.remote(), peer.Endpoint)
 	}
 	if err == nil {
 		err = o.link.begin(c, peer)
