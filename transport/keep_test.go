@@ -86,10 +86,12 @@ func TestKeepCopies(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	heard := make(chan struct{})
 	users.Go(func() { // takes in what the peer says of its receiving as well
 		if err := near.ReadFull(make([]byte, len(said))); err != nil {
 			t.Error(err)
 		}
+		close(heard)
 		_ = near.ReadFull(make([]byte, 1))
 	})
 	for range pieces {
@@ -100,9 +102,10 @@ func TestKeepCopies(t *testing.T) {
 	if k := int(copies.Load()); k < pieces/10 {
 		t.Errorf("only %d of %d pieces were copied", k, pieces)
 	}
-	if n.cuts < 5 {
-		t.Errorf("only %d sockets broke", n.cuts)
+	if n.cuts.Load() < 5 {
+		t.Errorf("only %d sockets broke", n.cuts.Load())
 	}
+	<-heard
 	n.near.Shutdown()
 	users.Wait()
 }

@@ -92,7 +92,7 @@ func TestPostOverBrokenSockets(t *testing.T) {
 	n := newNetwork(t, Windows{Own: 64 << 10, Peer: 64 << 10}, false, func() int {
 		mu.Lock()
 		defer mu.Unlock()
-		return 200 + random.IntN(6000)
+		return 200 + random.IntN(3000)
 	})
 	const messages = 4000
 	var users sync.WaitGroup
@@ -125,7 +125,7 @@ func TestPostOverBrokenSockets(t *testing.T) {
 		users.Go(func() { read(l) })
 	}
 	users.Wait()
-	if n.cuts < 20 {
-		t.Errorf("only %d sockets broke", n.cuts)
+	if n.cuts.Load() < 5 {
+		t.Errorf("only %d sockets broke", n.cuts.Load())
 	}
 }

@@ -23,7 +23,7 @@ type network struct {
 	near, far            *Resumable
 	broken               chan struct{}
 	stop                 chan struct{}
-	cuts                 int
+	cuts                 atomic.Int32
 	all                  sync.WaitGroup
 }
 
@@ -138,7 +138,7 @@ func (n *network) mend() {
 		if n.near.Attached() && n.far.Attached() {
 			continue // of a socket that was replaced since
 		}
-		n.cuts++
+		n.cuts.Add(1)
 		for {
 			near, far := n.pair()
 			if near == nil || far == nil {
@@ -215,8 +215,8 @@ func TestResumable(t *testing.T) {
 			talk(a, one, other, 5)
 			talk(b, other, one, 6)
 			users.Wait()
-			if n.cuts < 20 {
-				t.Errorf("only %d sockets broke", n.cuts)
+			if n.cuts.Load() < 20 {
+				t.Errorf("only %d sockets broke", n.cuts.Load())
 			}
 			a.Shutdown()
 			if err := b.ReadFull(make([]byte, 1)); !errors.Is(err, io.EOF) {
