@@ -173,17 +173,17 @@ const welcomeAhead = 16 << 10 // holds the welcome of a server with two GPUs
 // there is: mostly a session's handshake costs one read.
 type patient struct {
 	conn  Conn
-	rest  []byte       // read and not yet asked for
-	until atomic.Int64 // UnixNano; 0: no deadline
+	rest  []byte                    // read and not yet asked for
+	until atomic.Pointer[time.Time] // nil: no deadline
 }
 
 // SetDeadline also ends what waits already when t has passed.
 func (p *patient) SetDeadline(t time.Time) error {
 	if t.IsZero() {
-		p.until.Store(0)
+		p.until.Store(nil)
 		return nil
 	}
-	p.until.Store(t.UnixNano())
+	p.until.Store(&t)
 	if !t.After(time.Now()) {
 		p.conn.Shutdown()
 	}
@@ -192,14 +192,14 @@ func (p *patient) SetDeadline(t time.Time) error {
 
 func (p *patient) wait(ev Events) error {
 	left := time.Duration(-1)
-	if until := p.until.Load(); until != 0 {
-		left = max(0, time.Until(time.Unix(0, until)))
+	if until := p.until.Load(); until != nil {
+		left = max(0, time.Until(*until))
 	}
 	got, err := p.conn.Wait(ev, left)
 	switch until := p.until.Load(); {
 	case err != nil:
 		return err
-	case got == 0, until != 0 && time.Now().UnixNano() >= until:
+	case got == 0, until != nil && !time.Now().Before(*until):
 		return os.ErrDeadlineExceeded
 	}
 	return nil

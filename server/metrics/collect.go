@@ -10,6 +10,7 @@ import (
 
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/internal/clock"
 )
 
 // Pages are the pages of a server's workers, as a collector for Prometheus.
@@ -85,10 +86,10 @@ func (p *Pages) Glance(s *Shared) (g Glance) {
 	g.Pending = s.Value(QueueBytes) > 0 || s.Value(PendingWaits) > 0 || s.Value(PendingDownloads) > 0
 	g.ToDevice, g.ToHost = s.Value(CopiedToDevice), s.Value(CopiedToHost)
 	if ns := s.active.Load(); ns > 0 {
-		g.Active = time.Unix(0, ns)
+		g.Active = clock.At(ns)
 	}
 	if ns := s.lost.Load(); ns > 0 {
-		g.Lost, g.Until = time.Unix(0, ns), time.Unix(0, s.until.Load())
+		g.Lost, g.Until = clock.At(ns), clock.At(s.until.Load())
 	}
 	return g
 }

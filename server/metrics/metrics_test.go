@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -274,4 +275,24 @@ func TestAdoptedPages(t *testing.T) {
 	after.Pages.Remove(second)
 	check(2, 0)
 	before.Pages.Remove(first)
+}
+
+// Moments in a page are compared with the supervisor's own whatever the clock was set to in between: they are not times
+// of day alone.
+func TestMomentsOfPages(t *testing.T) {
+	pages := sample().Pages
+	s, err := pages.Add()
+	if err != nil {
+		t.Fatal(err)
+	}
+	active := time.Now().Add(-time.Minute)
+	lost, until := active.Add(time.Second), active.Add(time.Hour)
+	s.Active(active)
+	s.Lost(lost, until)
+	g := pages.Glance(s)
+	for _, c := range []struct{ got, want time.Time }{{g.Active, active}, {g.Lost, lost}, {g.Until, until}} {
+		if !c.got.Equal(c.want) || !strings.Contains(c.got.String(), " m=") {
+			t.Errorf("%v was read, %v was written", c.got, c.want)
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/api/class"
+	"scuda.dev/scuda/internal/clock"
 	"scuda.dev/scuda/internal/memfd"
 	"scuda.dev/scuda/server/turn"
 )
@@ -23,7 +24,7 @@ type Page struct {
 	errors     [errorCodes]atomic.Uint64
 	histograms [histograms]histogram
 
-	// nanoseconds of Unix's time; in sums they mean nothing
+	// moments of package clock; in sums they mean nothing
 	active atomic.Int64 // when there was last something to do
 	lost   atomic.Int64 // since when the session waits for its client; 0: it does not
 	until  atomic.Int64 // how long it does
@@ -50,12 +51,12 @@ func (p *Page) Set(s Series, n int) { p.series[s].Store(uint64(n)) }
 func (p *Page) Value(s Series) uint64 { return p.series[s].Load() }
 
 // Active says that there was something to do.
-func (p *Page) Active(when time.Time) { p.active.Store(when.UnixNano()) }
+func (p *Page) Active(when time.Time) { p.active.Store(clock.Stamp(when)) }
 
 // Lost says that the session has lost a connection, and until when it waits for its client to come back.
 func (p *Page) Lost(since, until time.Time) {
-	p.until.Store(until.UnixNano())
-	p.lost.Store(since.UnixNano())
+	p.until.Store(clock.Stamp(until))
+	p.lost.Store(clock.Stamp(since))
 	p.Set(Away, 1)
 }
 

@@ -3,6 +3,8 @@ package usage
 import (
 	"sync"
 	"time"
+
+	"scuda.dev/scuda/internal/clock"
 )
 
 // Sample is what is seen of a session at a moment. The counters are since its beginning.
@@ -32,18 +34,19 @@ func NewMeter(now time.Time) *Meter {
 
 // State is what a meter has come to, for one that goes on in another process.
 type State struct {
-	From, Last time.Time
-	Before     Sample
-	Used       Used
+	From   time.Time
+	Last   int64 // of package clock
+	Before Sample
+	Used   Used
 }
 
 // State gives what the meter has come to.
-func (m *Meter) State() State { return State{m.from.Round(0), m.last.Round(0), m.before, m.used} }
+func (m *Meter) State() State { return State{m.from.Round(0), clock.Stamp(m.last), m.before, m.used} }
 
 // Resume goes on where a meter had come to. Turns are counted anew.
 func Resume(s State) *Meter {
 	s.Before.Turn, s.Before.Waited, s.Before.Taken = 0, 0, 0
-	return &Meter{from: s.From, last: s.Last, before: s.Before, used: s.Used}
+	return &Meter{from: s.From, last: clock.At(s.Last), before: s.Before, used: s.Used}
 }
 
 // Sample notes what is seen. The time since the sample before counts as GPU time up to when the session last had

@@ -3,6 +3,7 @@ package usage
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -83,6 +84,26 @@ func TestMeter(t *testing.T) {
 	}
 	if from, _, used := m.Cut(); from != at(80) || used != (Used{Estimated: true}) || m.Since() != at(80) {
 		t.Errorf("%v: %+v after a cut", from, used)
+	}
+}
+
+// A meter goes on in another process where it was, whatever the clock is set to meanwhile.
+func TestMeterGoesOn(t *testing.T) {
+	began := time.Now()
+	text, err := json.Marshal(NewMeter(began).State())
+	var s State
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Resume(s)
+	if !strings.Contains(m.last.String(), " m=") {
+		t.Errorf("its last sample was at a time of day: %v", m.last)
+	}
+	if got := m.Sample(began.Add(10*time.Second), Sample{Busy: true}); got.Seconds != 10 || got.GPU != 10 {
+		t.Errorf("%+v in ten seconds", got)
 	}
 }
 
