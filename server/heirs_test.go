@@ -340,6 +340,9 @@ func TestMPSWithoutItsServer(t *testing.T) {
 		folder = filepath.Join(filepath.Dir(o.Spawner), "w")
 		o.Folder, o.MPS = folder, mpstest.Install(t)
 	})
+	if !strings.Contains(k.log.String(), "sessions under MPS end with this server") {
+		t.Error("the server does not say what its restart means")
+	}
 	l := k.open(transport.KindCUDA)
 	worker := k.workerOf(l)
 	daemons := pipes(t, folder)

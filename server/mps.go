@@ -130,6 +130,10 @@ func openMPS(s *supervisor) (*daemons, error) {
 		return nil, fmt.Errorf("%w: %w", ErrMPS, err)
 	}
 	s.log.Info("workers run under MPS, with a daemon for each tenant", "program", program)
+	if facts.Keeps {
+		s.log.Warn("sessions under MPS end with this server, also when it is only restarted, as their daemons do",
+			"remedy", "end them before: stop the server, which waits for them (--drain), and start it again")
+	}
 	return &daemons{s: s, program: program, look: cmp.Or(s.cfg.mpsLook, mpsLook), idle: mpsIdle,
 		by: map[string]*daemon{}}, nil
 }
