@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -184,4 +185,38 @@ func TestAway(t *testing.T) {
 	s.shows(`scuda_sessions_ended_total{how="left",kind="cuda"} 1`)
 	s.shows("scuda_sessions_away 0")
 	s.shows("scuda_outage_seconds_count 2")
+}
+
+// RDMA's control connection outlives its sockets with clients that say so; with others it ends with the first. Who may
+// not have RDMA does not get it as another socket either.
+func TestRDMAMayReturn(t *testing.T) {
+	s := serve(t, nil)
+	for name, c := range map[string]struct {
+		capabilities []string
+		line         uint32
+	}{
+		"a client":           {transport.Resuming(), transport.LineRDMA},
+		"one of before":      {append(transport.Offered(), transport.CapResume), 0},
+		"one without return": {transport.Offered(), 0},
+	} {
+		h := hello(transport.KindCUDA)
+		h.Capabilities = c.capabilities
+		l, err := s.dial(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(l.welcome.Capabilities, transport.CapResumeRDMA); got != (c.line != 0) {
+			t.Errorf("%s is told that it may return: %v", name, got)
+		}
+		x := &session{grace: l.welcome.Grace}
+		if got := x.lineOf(&transport.Hello{Kind: transport.KindRDMA, Capabilities: c.capabilities}); got != c.line {
+			t.Errorf("%s: connection %d, not %d", name, got, c.line)
+		}
+		if c.line != 0 {
+			l.speak()
+			if _, err := s.dial(further(l.welcome, c.line, 1)); !errors.Is(err, transport.ErrCapability) {
+				t.Errorf("a server without RDMA gave a socket for it: %v", err)
+			}
+		}
+	}
 }

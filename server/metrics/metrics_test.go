@@ -280,7 +280,7 @@ func TestAdoptedPages(t *testing.T) {
 // Moments in a page are compared with the supervisor's own whatever the clock was set to in between: they are not times
 // of day alone.
 func TestMomentsOfPages(t *testing.T) {
-	pages := sample().Pages
+	pages := &sample().Pages
 	s, err := pages.Add()
 	if err != nil {
 		t.Fatal(err)

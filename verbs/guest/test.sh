@@ -12,7 +12,7 @@ if [ "${1-}" = inside ]; then
     echo "== $(basename "$t" .test)"
     folder=. # where its test data lie
     case $t in */ebpf.test) folder=ebpf ;; esac
-    (cd "$folder" && "$top/$t" -test.timeout 12m -test.v) >/tmp/out 2>&1 ||
+    (cd "$folder" && "$top/$t" -test.timeout 25m -test.v) >/tmp/out 2>&1 ||
       { failed="$failed $(basename "$t")"; cat /tmp/out; }
     tail -n 1 /tmp/out
     # Where the time goes: the emulated machine is slow, and tests that wait show here.
@@ -23,7 +23,8 @@ if [ "${1-}" = inside ]; then
 fi
 
 began=$SECONDS rc=0
-verbs/guest/rdma-guest -e RDMA_TEST_COPIES -t "${RDMA_TEST_LIMIT:-1800}" "$PWD/verbs/guest/test.sh" inside || rc=$?
+verbs/guest/rdma-guest -e RDMA_TEST_COPIES -e RDMA_TEST_CUTS -t "${RDMA_TEST_LIMIT:-1800}" \
+  "$PWD/verbs/guest/test.sh" inside || rc=$?
 case $rc in
   0) echo "RDMA tests passed in $((SECONDS - began)) s" ;;
   123) echo "RDMA tests did not end: the virtual machine was killed after $((SECONDS - began)) s" \

@@ -6,6 +6,8 @@
  *   transfers speed ROUNDS        64 MiB each way from page-locked memory; prints MiB/s
  *   transfers hold                copies without end
  *   transfers managed             unified memory that CPU and GPU write in turns
+ *   transfers steps               for each line of the standard input some copies both ways; prints what then lies on
+ *                                 the GPU, as a number that every byte of all steps so far counts in
  *
  * speed and managed end with the memory that is pinned for the program when it has freed its own, in KiB. */
 #include <cuda.h>
@@ -193,6 +195,38 @@ static void managed(void) {
   print_pinned();
 }
 
+static void steps(void) {
+  enum { BYTES = 3 << 20, SHARE = BYTES / 4 * 3 };
+  CUdeviceptr device;
+  CUstream stream;
+  uint8_t *pageable = malloc(BYTES), *back = malloc(BYTES), *locked;
+  char line[16];
+  uint64_t digest = 0;
+  CK(cuMemHostAlloc((void **)&locked, BYTES, 0));
+  CK(cuMemAlloc(&device, BYTES));
+  CK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CK(cuMemsetD8(device, 0, BYTES));
+  CK(cuCtxSynchronize());
+  for (int i = 1; fgets(line, sizeof line, stdin); i++) {
+    uint64_t at = next() % (BYTES - SHARE), other = next() % (BYTES - SHARE);
+    change(locked, SHARE), change(pageable, SHARE);
+    CK(cuMemcpyHtoDAsync(device + at, locked, SHARE, stream));
+    CK(cuStreamSynchronize(stream));
+    CK(cuMemcpyHtoD(device + other, pageable, SHARE));
+    CK(cuMemcpyDtoH(back, device, BYTES));
+    CK(cuMemcpyDtoHAsync(locked, device, BYTES, stream));
+    CK(cuStreamSynchronize(stream));
+    if (memcmp(back, locked, BYTES)) {
+      fprintf(stderr, "step %d: two copies of the same memory differ\n", i);
+      print_changes(back, locked, BYTES);
+      exit(4);
+    }
+    for (uint64_t k = 0, v; k < BYTES; k += 8) memcpy(&v, back + k, 8), digest = (digest ^ v) * 0x100000001b3ull;
+    printf("step %d: %016llx\n", i, (unsigned long long)digest);
+    fflush(stdout);
+  }
+}
+
 static void hold(void) {
   CUdeviceptr device;
   uint8_t *locked;
@@ -222,6 +256,8 @@ int main(int argc, char **argv) {
     speed(atoi(argv[2]));
   } else if (!strcmp(what, "hold")) {
     hold();
+  } else if (!strcmp(what, "steps")) {
+    steps();
   } else if (!strcmp(what, "managed")) {
     managed();
   } else {
