@@ -243,6 +243,26 @@ func TestNoPlaceForTheAdminSocket(t *testing.T) {
 	s.open(transport.KindCUDA).use(1 << 20)
 }
 
+// Who hears that the server is there may ask it at once.
+func TestAdminIsThereFirst(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "admin")
+	asked := make(chan error, 1)
+	serve(t, func(c *Config) {
+		told := c.Ready
+		c.Admin, c.Ready = socket, func(s Status) {
+			c, err := admin.Dial(t.Context(), socket)
+			if err == nil {
+				c.Close()
+			}
+			asked <- err
+			told(s)
+		}
+	})
+	if err := <-asked; err != nil {
+		t.Error(err)
+	}
+}
+
 // An NVML that hangs hides who uses the GPUs, and nothing else.
 func TestSessionsWithoutNVML(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

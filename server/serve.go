@@ -165,6 +165,12 @@ func Serve(ctx context.Context, cfg Config) error {
 		house.bye()
 		return nil
 	}
+	s.dropOrphans()           // the tenants file may have changed while no server ran
+	err = s.openAdmin(s.stop) // before anybody is told: who hears of the server may ask for a lease at once
+	defer s.desk.Close()      // what it still does is done then
+	if err != nil {
+		return err
+	}
 	facts := s.facts.Load()
 	s.say(facts.Isolation)
 	s.log.Info("serving", "address", cfg.Listener.Addr().String(), "gpu", facts.GPU, "driver", facts.Driver, "devices",
@@ -174,13 +180,6 @@ func Serve(ctx context.Context, cfg Config) error {
 			Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: port.addr(),
 			Fingerprint: cfg.Tenants.Fingerprint(),
 		})
-	}
-
-	s.dropOrphans() // the tenants file may have changed while no server ran
-	err = s.openAdmin(s.stop)
-	defer s.desk.Close() // what it still does is done then
-	if err != nil {
-		return err
 	}
 	adopt(s, house.workers)
 	house.workers = nil
