@@ -225,7 +225,8 @@ func (o *opener) run() {
 			o.firstOver(err)
 		}
 		var refused *RefusedError
-		if errors.Is(err, verbs.ErrUnavailable) || errors.As(err, &refused) && refused.ForGood {
+		forGood := errors.Is(err, verbs.ErrUnavailable) || errors.As(err, &refused) && refused.ForGood
+		if forGood && !o.link.hadPath() { // else a device is just being removed, and may come back
 			o.firstOver(err)
 			o.cfg.log.Info("RDMA is not used; big copies go over TCP", "reason", err)
 			return
