@@ -362,10 +362,11 @@ static void captures(void) {
 }
 
 // A buffer is asked for when something is switched on, and behind a flush with the next record alone: PyTorch drops
-// what a flush gave it where it has given no buffer since.
+// what a flush gave it where it has given no buffer since. Behind that flush it switches off one kind after the other.
 static void asks(void) {
   CK(cuptiActivityRegisterCallbacks(request, complete));
   CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_DRIVER));
+  CK(cuptiActivityEnable(CUPTI_ACTIVITY_KIND_OVERHEAD));
   CHECK(buffers == 1, "%d buffers were asked for", buffers);
   CK(cuptiActivityFlushAll(0));
   CHECK(!buffers, "%d buffers behind a flush", buffers);
@@ -373,6 +374,7 @@ static void asks(void) {
   CHECK(buffers == 1, "%d buffers where there are records", buffers);
   CK(cuptiActivityFlushAll(0));
   CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_DRIVER));
+  CK(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_OVERHEAD));
   work(1);
   CHECK(!buffers, "%d buffers where nothing is recorded", buffers);
   CK(cuptiFinalize());

@@ -307,7 +307,7 @@ static int enable(uint32_t kind, int on) {
   }
   cupti_active[kind] = (uint8_t)on;
   cupti_update();
-  ask_buffer(recording());
+  if (on) ask_buffer(1);
   return CUPTI_SUCCESS;
 }
 
