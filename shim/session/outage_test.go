@@ -1,8 +1,13 @@
 package session
 
 import (
+	"errors"
+	"io"
+	"net"
 	"testing"
 	"time"
+
+	"scuda.dev/scuda/transport"
 )
 
 // What the outages of a session took, the longest of them and what was sent again stand where the front finds them.
@@ -20,5 +25,34 @@ func TestOutagesAreNoted(t *testing.T) {
 	}
 	if longest := time.Duration(f.shared.Outages.most); longest != 5*time.Second {
 		t.Errorf("the longest took %v", longest)
+	}
+}
+
+// Whoever reads from a connection that does not come back learns why, and not that the server has taken leave.
+func TestReadersLearnWhy(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, why := range []error{&goneError{io.EOF}, &awayError{time.Second, io.EOF}} {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := transport.ConnOf(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := transport.NewResumable(conn, transport.LineWindows, func(error) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Fail(why)
+		line := transport.Resumed(res)
+		if err := line.ReadFull(make([]byte, 1)); !errors.Is(err, why) || reason(err) == reason(io.EOF) {
+			t.Errorf("%v", err)
+		}
+		_ = line.Close()
 	}
 }

@@ -196,7 +196,8 @@ func rest(ctx context.Context, pause time.Duration, over <-chan struct{}) {
 	}
 }
 
-// awayError is a connection that could not be made again in time.
+// awayError is a connection that could not be made again in time. It and goneError wrap nothing: whoever reads from the
+// connection takes an io.EOF for a peer that has taken leave.
 type awayError struct {
 	grace time.Duration
 	err   error // of the last try
@@ -205,7 +206,6 @@ type awayError struct {
 func (e *awayError) Error() string {
 	return fmt.Sprintf("the connection was lost and could not be made again within %v (%v)", e.grace, e.err)
 }
-func (e *awayError) Unwrap() error { return e.err }
 
 // goneError is a session that the server has ended before the client came back.
 type goneError struct{ err error } // by which the connection was lost
@@ -213,7 +213,6 @@ type goneError struct{ err error } // by which the connection was lost
 func (e *goneError) Error() string {
 	return reason(e.err) + "; when the client came back, the server said that it does not have the session any more"
 }
-func (e *goneError) Unwrap() error { return e.err }
 
 // isFinal says whether a server that was reached will not take the client back. Whatever else answers may be something
 // on the way.
