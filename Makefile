@@ -31,7 +31,7 @@ pool: build ## build build/scuda-pool, which gives out GPUs of several servers (
 	-ldflags "-s -w -X main.version=$(SCUDA_VERSION)" -o $(CURDIR)/build/scuda-pool ./cmd/scuda-pool)
 
 # The modules beside scuda's wait for etcd most of the time: their tests run at the same time.
-test: needs-test build runtimes ## run all tests with the race detector (about 25 minutes on two processors)
+test: needs-test build runtimes ## run all tests with the race detector (about 20 minutes on two processors)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-scuda test-modules
 
 test-scuda:
