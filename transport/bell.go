@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -26,7 +25,7 @@ func (b *Bell) Ring() {
 
 // Await returns when the bell was rung since Now gave seen; perhaps earlier.
 func (b *Bell) Await(seen uint32) {
-	if runtime.NumCPU() >= manyCPUs {
+	if !FewCPUs() {
 		for began := time.Now(); time.Since(began) < lineSpin; yield() {
 			if b.rung.Load() != seen {
 				return

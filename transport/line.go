@@ -177,7 +177,7 @@ func (l *Line) readResumed(b []byte) (int, error) {
 			l.last = time.Now()
 			return n, err
 		}
-		if runtime.NumCPU() >= manyCPUs && time.Since(began) <= lineSpin {
+		if !FewCPUs() && time.Since(began) <= lineSpin {
 			yield()
 			continue
 		}
@@ -189,7 +189,7 @@ func (l *Line) readResumed(b []byte) (int, error) {
 
 // receive waits for bytes of the socket: any, or where it has to sleep for them, the least that is of use.
 func (l *Line) receive(b []byte, least int) (int, error) {
-	if runtime.NumCPU() >= manyCPUs {
+	if !FewCPUs() {
 		for began := l.last; ; yield() {
 			n, err := recvmsg(l.fd, [][]byte{b})
 			now := time.Now()
@@ -364,5 +364,8 @@ func (l *Line) Close() error {
 	}
 	return l.close()
 }
+
+// FewCPUs says whether who looks for work all the time takes the processors of those who do it.
+func FewCPUs() bool { return runtime.NumCPU() < manyCPUs }
 
 func yield() { _, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -15,15 +15,10 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-from suite import digest, turns  # noqa: E402
+from suite import CASES, digest, suite, turns  # noqa: E402
 
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
+case = suite("ranks")
 
 
 def mine(x):

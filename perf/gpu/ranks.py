@@ -11,19 +11,14 @@ import sys
 import time
 from functools import partial
 
-from suite import digest, torch_for_repeating, turns
+from suite import CASES, digest, suite, torch_for_repeating, turns
 
 torch = torch_for_repeating()
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-CASES = {}
-
-
-def case(function):
-    CASES[function.__name__] = function
-    return function
+case = suite("ranks")
 
 
 def trained(step, steps=10):

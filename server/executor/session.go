@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"sync"
 	"time"
 
@@ -57,17 +56,16 @@ const (
 	arenaBytes     = 2 << 20
 	farewell       = 200 * time.Millisecond // for telling the client why its session ends
 
-	fewCPUs   = 8  // with fewer, looking takes the time of those who work
 	looksEach = 16 // looks, behind which others have the processor there
 )
 
 // spinPending is how long the executor spins with work of its own outstanding. Where there are few processors it is
 // those of a simulated GPU, and of the program, that it looks with.
 var few, spinPending = func() (bool, time.Duration) {
-	if runtime.NumCPU() >= fewCPUs {
-		return false, time.Millisecond
+	if transport.FewCPUs() {
+		return true, spinIdle
 	}
-	return true, spinIdle
+	return false, time.Millisecond
 }()
 
 // Config is what a session needs.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -264,7 +263,7 @@ func (b *transfers) awaitChunks(id uint32, n uint64) error {
 // watchChunks looks for a while whether n bytes have come, where there are processors for it: to be woken takes longer
 // than what is missing by now.
 func (b *transfers) watchChunks(id uint32, n uint64) {
-	if runtime.NumCPU() < manyCPUs {
+	if transport.FewCPUs() {
 		return
 	}
 	a := b.arrivals

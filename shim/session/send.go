@@ -46,7 +46,7 @@ type sender struct {
 func (s *sender) run() {
 	runtime.LockOSThread()
 	awaited, lingers := time.Duration(0), time.Duration(0)
-	if runtime.NumCPU() >= manyCPUs {
+	if !transport.FewCPUs() {
 		awaited, lingers = spinAwaited, linger
 	}
 	worked := time.Now()

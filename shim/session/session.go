@@ -29,7 +29,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -57,7 +56,6 @@ const (
 	// of the sender, before it sends: a thread that will wait for what comes next sends both together
 	linger   = time.Microsecond
 	spinCopy = 2 * time.Millisecond // of a thread that waits for the end of a big copy
-	manyCPUs = 8
 	// so many first answers are waited for asleep: short programs ask seldom, and each look at the connection is a system
 	// call
 	calm             = 64
@@ -362,7 +360,7 @@ func (s *Session) Bulk(end uint64, data []byte) int32 {
 
 // awaitUpload returns when the upload's memory may be reused.
 func (s *Session) awaitUpload(u *upload) {
-	if runtime.NumCPU() >= manyCPUs {
+	if !transport.FewCPUs() {
 		for began, i := time.Now(), 0; atomic.LoadUint32(&u.over) == 0 && time.Since(began) < spinCopy; i++ {
 			nap(i)
 		}
