@@ -27,7 +27,7 @@ STEPS, TOKENS = 100, 512
 
 
 def measure():
-    """For each line that it reads: steps of training and generation, with their times, and digests of what they gave."""
+    """For each line that it reads: training and generation, with their times, and digests of what they gave."""
     torch = torch_for_repeating()
     from workloads import gpt2_parts, resnet_parts
 
