@@ -332,7 +332,8 @@ def at_once(operation):
     for _ in range(5):
         operation()
     print("ready", flush=True)
-    until, times = time.perf_counter_ns() + int(float(input()) * 1e9), []
+    seconds, times = float(input()), []  # whoever is ready waits here for the others
+    until = time.perf_counter_ns() + int(seconds * 1e9)
     while (begin := time.perf_counter_ns()) < until:
         operation()
         times.append(time.perf_counter_ns() - begin)
