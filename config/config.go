@@ -8,7 +8,8 @@
 // is neither empty nor a comment (#), else there is none; SCUDA_SERVER set to nothing means none, too. A relative
 // XDG_CONFIG_HOME is not looked at. Blanks around a value do not count. A host file that cannot be opened is none;
 // one that cannot be read, or is longer than 64 KiB before its first line ends, is an error. Both may say the name of a
-// remembered server (the file servers beside host, which scuda login writes). A token is SCUDA_TOKEN, else the first
+// remembered server (the file servers beside host, which scuda login writes), and both may say several servers, with
+// commas between them. A token is SCUDA_TOKEN, else the first
 // such line of the file SCUDA_TOKEN_FILE, else the one that is remembered for the server, else that of the file token
 // beside host.
 //
@@ -75,36 +76,10 @@ func TokenFile() (string, error) { return file("token") }
 // HostFile is the file that holds the server's address.
 func HostFile() (string, error) { return file("host") }
 
-// Server gives the configured server as HOST:PORT and what configured it, or two empty strings where nothing does.
-func Server() (addr, source string, err error) {
-	if value, set := os.LookupEnv("SCUDA_SERVER"); set {
-		addr, source = strings.Trim(value, blanks), "SCUDA_SERVER"
-		if addr != "" {
-			if of, err := spread(); of != "" || err != nil {
-				return of, "SCUDA_SPREAD", err
-			}
-		}
-	} else if source, err = HostFile(); errors.Is(err, ErrFolder) {
-		return "", "", nil
-	} else if addr, err = line(source); errors.Is(err, errNotOpened) {
-		return "", "", nil
-	} else if err != nil {
-		return "", source, err
-	}
-	if addr == "" {
-		return "", "", nil
-	}
-	full, err := Address(addr)
-	if err != nil {
-		return "", source, fmt.Errorf("%s: %w", source, err)
-	}
-	return full, source, nil
-}
-
-// SetServer makes addr the server of the host file. A program that reads the file meanwhile sees the old or the new
-// one.
-func SetServer(addr string) error {
-	full, err := transport.ParseAddress(addr)
+// SetServers makes those the servers of the host file. A program that reads the file meanwhile sees the old or the new
+// ones.
+func SetServers(servers ...string) error {
+	full, err := List(Join(servers))
 	if err != nil {
 		return err
 	}
@@ -112,10 +87,15 @@ func SetServer(addr string) error {
 	if err != nil {
 		return err
 	}
-	return replace(path, fmt.Sprintf("# scuda's server; written by scuda login and scuda use\n%s\n", full), 0o644)
+	what := "server"
+	if len(full) > 1 {
+		what = "servers"
+	}
+	return replace(path, fmt.Sprintf("# scuda's %s; written by scuda login and scuda use\n%s\n", what, Join(full)), 0o644)
 }
 
-// Target gives the configured server and the credentials to present to it. Without a server it is [ErrNoServer].
+// Target gives the configured server and the credentials to present to it. Without a server it is [ErrNoServer], with
+// several [ErrSeveral].
 func Target() (to transport.Target, err error) {
 	to.Address, _, err = Server()
 	if err == nil && to.Address == "" {
@@ -125,6 +105,21 @@ func Target() (to transport.Target, err error) {
 		return to, err
 	}
 	return To(to.Address, "")
+}
+
+// TargetOf gives one of the configured servers by its number, from 0 on, and how many there are.
+func TargetOf(number int) (to transport.Target, servers int, err error) {
+	list, _, err := Configured()
+	switch {
+	case err != nil:
+		return to, 0, err
+	case len(list) == 0:
+		return to, 0, ErrNoServer
+	case number < 0 || number >= len(list):
+		return to, len(list), fmt.Errorf("%w: there is no server %d; the settings have changed", ErrList, number)
+	}
+	to, err = To(list[number], "")
+	return to, len(list), err
 }
 
 // To is the server at an address, with the credentials to present: the token of a file that somebody named, else the

@@ -40,7 +40,8 @@ func TestServer(t *testing.T) {
 	for _, c := range configtest.Servers(t) {
 		t.Run(c.Name, func(t *testing.T) {
 			c.Set(t)
-			got, source, err := Server()
+			list, source, err := Configured()
+			got := Join(list)
 			if got != c.Address || (err == nil) != (c.Error == "") || err != nil && !strings.Contains(err.Error(), c.Error) {
 				t.Errorf("got %q, %v", got, err)
 			}
@@ -48,8 +49,15 @@ func TestServer(t *testing.T) {
 				source != "" && set != (source == "SCUDA_SERVER") {
 				t.Errorf("it comes from %q", source)
 			}
-			if _, err := Target(); errors.Is(err, ErrNoServer) == c.Configured() {
+			if _, err := Target(); errors.Is(err, ErrNoServer) == c.Configured() ||
+				errors.Is(err, ErrSeveral) != (len(list) > 1) {
 				t.Errorf("target: %v", err)
+			}
+			for i := range len(list) + 1 {
+				to, n, err := TargetOf(i)
+				if i < len(list) && (to.Address != list[i] || n != len(list) || err != nil) || i == len(list) && err == nil {
+					t.Errorf("target %d: %+v of %d, %v", i, to, n, err)
+				}
 			}
 		})
 	}
@@ -63,8 +71,8 @@ func TestServerWithoutHome(t *testing.T) {
 	if got, _, err := Server(); got != "" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	if err := SetServer("gpu"); !errors.Is(err, ErrFolder) {
-		t.Errorf("SetServer: %v", err)
+	if err := SetServers("gpu"); !errors.Is(err, ErrFolder) {
+		t.Errorf("SetServers: %v", err)
 	}
 }
 
@@ -81,25 +89,31 @@ func TestUnreadableFile(t *testing.T) {
 	}
 }
 
-func TestSetServer(t *testing.T) {
+func TestSetServers(t *testing.T) {
 	home(t)
 	os.Unsetenv("SCUDA_SERVER")
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(t.TempDir(), "new", "folder"))
 	for _, addr := range []string{"gpu1", "gpu2:77"} {
-		if err := SetServer(addr); err != nil {
+		if err := SetServers(addr); err != nil {
 			t.Fatal(err)
 		}
 		got, _, err := Server()
 		if want, _ := transport.ParseAddress(addr); got != want || err != nil {
-			t.Errorf("got %q, %v after SetServer(%q)", got, err, addr)
+			t.Errorf("got %q, %v after SetServers(%q)", got, err, addr)
 		}
+	}
+	if err := SetServers("gpu1", "[::1]:7"); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := Configured(); Join(got) != "gpu1:14833,[::1]:7" || err != nil {
+		t.Errorf("got %q, %v", got, err)
 	}
 	path, _ := HostFile()
 	left, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	if err := SetServer("not an address"); !errors.Is(err, transport.ErrAddress) {
+	if err := SetServers("not an address"); !errors.Is(err, transport.ErrAddress) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -51,8 +51,8 @@ func (s *Saved) Credential() string {
 // ServersFile is the file that holds the servers and the credentials for them. Others must not read it.
 func ServersFile() (string, error) { return file("servers") }
 
-// Servers are the remembered ones. The server of the host file is always one of them, also where the file of servers
-// does not have it.
+// Servers are the remembered ones. Those of the host file are always among them, also where the file of servers does
+// not have them.
 func Servers() ([]Saved, error) {
 	list, err := readServers()
 	if err != nil {
@@ -63,13 +63,19 @@ func Servers() ([]Saved, error) {
 		return list, nil //nolint:nilerr // no folder, no host file
 	}
 	text, err := line(path)
-	address, bad := transport.ParseAddress(text)
-	if err != nil || bad != nil || slices.ContainsFunc(list, func(s Saved) bool {
-		return s.Address == address || s.Name == text
-	}) {
-		return list, nil //nolint:nilerr // Server says what is wrong with the host file
+	if err != nil || text == "" {
+		return list, nil //nolint:nilerr // Configured says what is wrong with the host file
 	}
-	return append(list, Saved{Name: FreeName(list, address), Address: address}), nil
+	used, err := List(text)
+	if err != nil {
+		return list, nil //nolint:nilerr // likewise
+	}
+	for _, address := range used {
+		if at(list, address) == nil {
+			list = append(list, Saved{Name: FreeName(list, address), Address: address})
+		}
+	}
+	return list, nil
 }
 
 func readServers() ([]Saved, error) {
@@ -133,26 +139,45 @@ func Find(word string) (*Saved, error) {
 	return nil, fmt.Errorf("%w: %s; there are %s", ErrNoSuch, word, strings.Join(names, ", "))
 }
 
-// Forget drops a server and its credential. If programs used it, they have no server any more. Its fingerprint stays
-// known.
+// FindAll gives the remembered servers of names or addresses with commas between.
+func FindAll(words string) (list []Saved, err error) {
+	for word := range strings.SplitSeq(words, ",") {
+		s, err := Find(strings.Trim(word, blanks))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, *s)
+	}
+	return list, nil
+}
+
+// Forget drops a server and its credential. Programs that used it use what is left of the host file, or have no server
+// any more. Its fingerprint stays known.
 func Forget(s *Saved) error {
 	list, err := readServers()
 	if err != nil {
-		return err
-	}
-	if err := writeServers(slices.DeleteFunc(list, func(o Saved) bool { return o.Address == s.Address })); err != nil {
 		return err
 	}
 	path, err := HostFile()
 	if err != nil {
 		return err
 	}
-	if text, err := line(path); err == nil {
-		if address, err := Address(text); err == nil && address == s.Address || text == s.Name {
-			return os.Remove(path)
-		}
+	var used []string
+	text, err := line(path)
+	if err == nil && text != "" { // before the names in it are forgotten
+		used, _ = List(text)
 	}
-	return nil
+	if err := writeServers(slices.DeleteFunc(list, func(o Saved) bool { return o.Address == s.Address })); err != nil {
+		return err
+	}
+	switch left := slices.DeleteFunc(slices.Clone(used), func(a string) bool { return a == s.Address }); {
+	case len(left) == len(used) && text != s.Name:
+		return nil
+	case len(left) == 0:
+		return os.Remove(path)
+	default:
+		return SetServers(left...)
+	}
 }
 
 // Address completes what somebody wrote for a server, the name of a remembered one or its address, to HOST:PORT.

@@ -44,7 +44,7 @@ func TestSaved(t *testing.T) {
 	}
 
 	// What programs read.
-	if err := SetServer(one.Address); err != nil {
+	if err := SetServers(one.Address); err != nil {
 		t.Fatal(err)
 	}
 	if to, err := Target(); err != nil || string(to.Token) != string(one.Token) || to.TokenOf != "scuda login" {
@@ -93,6 +93,32 @@ func TestHostIsSaved(t *testing.T) {
 	}
 	if now, _, err := Server(); now != "" || err != nil {
 		t.Errorf("%q, %v", now, err)
+	}
+}
+
+// All servers of the host file are, and one that is forgotten leaves the others.
+func TestHostHasSeveral(t *testing.T) {
+	folder := home(t)
+	os.Unsetenv("SCUDA_SERVER")
+	two := Saved{Name: "two", Address: "gpu2.lan:2"}
+	if err := Save(two); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(folder, "host"), "gpu1.lan, two,gpu3.lan:3\n")
+	list, err := FindAll("gpu3, two,gpu1.lan:14833")
+	if err != nil || len(list) != 3 || list[0].Address != "gpu3.lan:3" || list[1].Name != "two" || list[2].Name != "gpu1" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if _, err := FindAll("two,four"); !errors.Is(err, ErrNoSuch) {
+		t.Error(err)
+	}
+	for i, want := range []string{"gpu1.lan:14833,gpu2.lan:2", "gpu1.lan:14833", ""} {
+		if err := Forget(&list[i]); err != nil {
+			t.Fatal(err)
+		}
+		if now, _, err := Configured(); Join(now) != want || err != nil {
+			t.Errorf("%q, %v", now, err)
+		}
 	}
 }
 

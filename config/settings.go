@@ -12,8 +12,8 @@ type Setting struct {
 // Settings are all of them, in the order of the tables.
 var Settings = []Setting{
 	{Name: "SCUDA_SERVER", Common: true,
-		Meaning: "HOST:PORT of the server, or its name in `scuda servers`; else `~/.config/scuda/host`; " +
-			"set to nothing: none"},
+		Meaning: "HOST:PORT of the server, or its name in `scuda servers`, or several with commas between; else " +
+			"`~/.config/scuda/host`; set to nothing: none"},
 	{Name: "SCUDA_SPREAD",
 		Meaning: "servers with commas between, of which each rank of a launcher has one (nccl.md); `scuda run --spread` " +
 			"sets it, and `SCUDA_SERVER` to the first"},

@@ -99,9 +99,17 @@ func answer(ctx context.Context, packet []byte) (*connect.Answer, net.Conn) {
 	var c net.Conn
 	var w *transport.Welcome
 	if err == nil {
-		var address string
-		address, c, w, err = dial(ctx, r, first)
-		connect.SetText(a.Server[:], address)
+		var to transport.Target
+		var servers int
+		to, servers, err = config.TargetOf(int(r.Number))
+		a.Servers = uint32(servers)
+		connect.SetText(a.Server[:], to.Address)
+		if err == nil && servers > 1 && connect.Text(r.Kind[:]) == transport.KindNVML {
+			err = fmt.Errorf("%w: NVML takes one so far; name it with SCUDA_SERVER", config.ErrSeveral)
+		}
+		if err == nil {
+			c, w, err = dial(ctx, to, r, first)
+		}
 	}
 	if err != nil {
 		a.Code = connect.Failed
@@ -119,16 +127,13 @@ func answer(ctx context.Context, packet []byte) (*connect.Answer, net.Conn) {
 	return a, c
 }
 
-// dial connects to the configured server.
-func dial(ctx context.Context, r *connect.Request, first []byte) (string, net.Conn, *transport.Welcome, error) {
-	to, err := config.Target()
-	if err != nil {
-		return to.Address, nil, nil, err
-	}
+// dial connects to a server.
+func dial(
+	ctx context.Context, to transport.Target, r *connect.Request, first []byte,
+) (net.Conn, *transport.Welcome, error) {
 	host, _ := os.Hostname()
-	c, w, err := transport.DialNetFirst(ctx, to, &transport.Hello{
+	return transport.DialNetFirst(ctx, to, &transport.Hello{
 		Kind: connect.Text(r.Kind[:]), Version: version, Digest: connect.Text(r.Digest[:]), Host: host,
 		Program: connect.Text(r.Program[:]), PID: int(r.PID), User: config.User(),
 	}, first)
-	return to.Address, c, w, err
 }

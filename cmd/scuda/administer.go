@@ -31,28 +31,61 @@ func adminFlag(cmd *cobra.Command) {
 // administer gives a client of the server's admin interface: of the server that is named, else of that of this machine,
 // else of the one that programs use.
 func administer(cmd *cobra.Command) (*admin.Client, error) {
+	c, servers, err := administered(cmd)
+	switch {
+	case err != nil || c != nil:
+		return c, err
+	case len(servers) > 1:
+		return nil, usage(fmt.Errorf("%w (%s), and this takes one: name it with --server", config.ErrSeveral,
+			config.Join(servers)))
+	}
+	return overNetwork(servers[0])
+}
+
+// administered gives the client of this machine's server, or the servers that are to be asked over the network.
+func administered(cmd *cobra.Command) (*admin.Client, []string, error) {
 	if err := applyEnv(cmd.Flags()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	path, server := cmd.Flag("admin").Value.String(), cmd.Flag("server").Value.String()
 	if server != "" {
 		if cmd.Flag("admin").Changed {
-			return nil, usage(errors.New("either --server or --admin"))
+			return nil, nil, usage(errors.New("either --server or --admin"))
 		}
-		return overNetwork(server)
+		servers, _, err := serversAsked(server)
+		return nil, servers, err
 	}
 	c, err := admin.Dial(cmd.Context(), path)
 	if path != admin.Auto || !errors.Is(err, admin.ErrNoServer) && !errors.Is(err, admin.ErrForbidden) {
-		return c, adminError(err)
+		return c, nil, adminError(err)
 	}
-	server, _, wrong := config.Server()
-	switch {
-	case wrong != nil:
-		return nil, wrong
-	case server == "":
-		return nil, adminError(fmt.Errorf("%w; for a server elsewhere: scuda login HOST:PORT, or --server HOST:PORT", err))
+	servers, _, wrong := serversAsked("")
+	if errors.Is(wrong, config.ErrNoServer) {
+		wrong = adminError(fmt.Errorf("%w; for a server elsewhere: scuda login HOST:PORT, or --server HOST:PORT", err))
 	}
-	return overNetwork(server)
+	return nil, servers, wrong
+}
+
+// askAdmins asks the servers that administer would ask, and all of them where that are several.
+func askAdmins[T any](cmd *cobra.Command, ask func(*admin.Client) (T, error)) ([]asked[T], error) {
+	c, servers, err := administered(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if c != nil {
+		defer c.Close()
+		answer, err := ask(c)
+		return []asked[T]{{answer: answer, err: adminError(err)}}, nil
+	}
+	return askEach(servers, func(server string) (answer T, err error) {
+		c, err := overNetwork(server)
+		if err != nil {
+			return answer, err
+		}
+		defer c.Close()
+		answer, err = ask(c)
+		return answer, adminError(err)
+	}), nil
 }
 
 // overNetwork gives a client of a server's admin interface over its port.

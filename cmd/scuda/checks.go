@@ -21,29 +21,24 @@ import (
 	"scuda.dev/scuda/transport/rdma"
 )
 
-// server finds out which one is meant; address is "" where none is. Here says that none is, and that this machine has a
-// server of its own, which then was looked at.
-func (c *checks) server(ctx context.Context, wish, socket string) (address string, here bool) {
-	var err error
-	source := "--server"
-	if wish != "" {
-		address, err = config.Address(wish)
-	} else {
-		address, source, err = config.Server()
-	}
+// server finds out which ones are meant. Here says that none is, and that this machine has a server of its own, which
+// then was looked at.
+func (c *checks) server(ctx context.Context, wish, socket string) (servers []string, here bool) {
+	servers, source, err := serversAsked(wish)
 	switch {
-	case err != nil:
-		c.add(failed, "server", err.Error(), "correct it, or run scuda login HOST:PORT")
-		return "", false
-	case address == "":
+	case errors.Is(err, config.ErrNoServer):
 		if c.serving(ctx, socket) {
-			return "", true
+			return nil, true
 		}
 		c.add(failed, "server", "none is configured", "run scuda login HOST:PORT")
-		return "", false
+		return nil, false
+	case err != nil:
+		c.add(failed, "server", err.Error(), "correct it, or run scuda login HOST:PORT")
+		return nil, false
 	}
-	c.add(good, "server", fmt.Sprintf("%s (from %s)", address, source), "")
-	return address, false
+	c.add(good, "server", fmt.Sprintf("%s (from %s)", servers[0], source), "")
+	c.of(len(*c)-1, servers[0], len(servers))
+	return servers, false
 }
 
 // steps are what has to be right for a server to answer, in the order in which it is found out.

@@ -13,6 +13,7 @@ import (
 
 // check is a line of a doctor's report.
 type check struct {
+	Server string `json:"server,omitempty"` // that it is of, where several are looked at
 	What   string `json:"what"`
 	State  string `json:"state"`
 	Found  string `json:"found"`
@@ -31,7 +32,7 @@ const (
 type checks []check
 
 func (c *checks) add(state, what, found, remedy string) {
-	*c = append(*c, check{what, state, found, remedy})
+	*c = append(*c, check{What: what, State: state, Found: found, Remedy: remedy})
 }
 
 // judge adds a check that is fine or is not.
@@ -40,6 +41,21 @@ func (c *checks) judge(ok bool, otherwise, what, found, remedy string) {
 		c.add(good, what, found, "")
 	} else {
 		c.add(otherwise, what, found, remedy)
+	}
+}
+
+// of says that the checks behind the first ones are of a server, where several are looked at.
+func (c checks) of(first int, server string, servers int) {
+	for i := first; i < len(c) && servers > 1; i++ {
+		c[i].Server = server
+	}
+}
+
+// several says what is missing for programs that have several servers.
+func (c *checks) several(servers []string) {
+	if len(servers) > 1 {
+		c.add(noted, "CUDA", "programs that use CUDA take one server so far; NVML shows the GPUs of all",
+			"name one (scuda use, SCUDA_SERVER), or give each rank one: scuda run --spread LIST")
 	}
 }
 
@@ -77,7 +93,7 @@ func newDoctor() *cobra.Command {
 		Long: `Check the way to the server, the credential, versions, the client's libraries and what this machine gives
 them; one check a line, with the remedy below it. It ends with status 1 if programs cannot run as it is. "note" is
 what is slower or missing without harm. On a machine that serves and for which no server is configured, it looks at
-the server of this machine, over its admin socket.`,
+the server of this machine, over its admin socket. Several servers are looked at one after the other.`,
 		SuggestFor: []string{"check", "diagnose", "health"},
 		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,14 +101,27 @@ the server of this machine, over its admin socket.`,
 				return err
 			}
 			var c checks
-			address, here := c.server(cmd.Context(), address, socket)
-			if !here {
-				c.connection(cmd.Context(), address, tokenFile)
+			servers, here := c.server(cmd.Context(), address, socket)
+			if len(servers) == 0 && !here {
+				c.connection(cmd.Context(), "", tokenFile)
 			}
+			for i, server := range servers {
+				before := len(c)
+				if i > 0 {
+					c.add(good, "server", server, "")
+				}
+				c.connection(cmd.Context(), server, tokenFile)
+				c.of(before, server, len(servers))
+			}
+			c.several(servers)
 			c.libraries()
 			c.preload(os.Environ())
 			c.machine()
-			c.rdma(cmd.Context(), address)
+			for _, server := range append(servers, "")[:max(1, len(servers))] {
+				before := len(c)
+				c.rdma(cmd.Context(), server)
+				c.of(before, server, len(servers))
+			}
 			if asJSON {
 				if err := writeJSON(cmd.OutOrStdout(), c); err != nil {
 					return err
@@ -107,7 +136,7 @@ the server of this machine, over its admin socket.`,
 		},
 	}
 	cmd.Flags().StringVar(&address, "server", "",
-		"look at this server (`HOST:PORT` or name) instead of the configured one")
+		"look at this server (`HOST:PORT` or name), or several with commas between, instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token")
 	cmd.Flags().StringVar(&socket, "admin", admin.Auto,
 		"`SOCKET` of this machine's server, at which to look where no other is configured (auto: that of its one server)")

@@ -189,7 +189,7 @@ func (o *probeOptions) program(
 	ctx context.Context, probes *ebpf.Probes, args []string, address, tokenFile string, w io.Writer,
 ) (ended, err error) {
 	env := os.Environ()
-	if server, _, err := config.Server(); err == nil && server != "" || address != "" {
+	if servers, _, err := config.Configured(); err == nil && servers != nil || address != "" {
 		if env, err = clientEnv(env, address, tokenFile); err != nil {
 			return nil, &exitError{exitRun, err}
 		}

@@ -37,6 +37,7 @@ type infoFacts struct {
 	Faults      string       `json:"faults"`     // how those of unified memory are seen here
 	Devices     []infoDevice `json:"devices"`
 	NoLoad      string       `json:"no_load,omitempty"` // why the devices have no load
+	Error       string       `json:"-"`                 // of one of several servers: why it says nothing else
 }
 
 // infoLoad is how full the server is.
@@ -65,56 +66,90 @@ func newInfo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show the server, its GPUs, versions and the round trip",
-		Long:  "Ask the configured server what it is.\n\n" + exitHelp,
-		Args:  noArgs,
+		Long: `Ask the configured server what it is. Of several (SCUDA_SERVER=gpu1,gpu2) each has a section, and --json prints
+a list. One that does not answer is named, and the exit status says so.
+
+` + exitHelp,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := applyEnv(cmd.Flags()); err != nil {
 				return err
 			}
-			source := "--server"
-			if address == "" {
-				var err error
-				if address, source, err = config.Server(); err != nil {
-					return err
-				} else if address == "" {
-					return config.ErrNoServer
-				}
-			}
-			to, err := target(address, tokenFile)
+			servers, source, err := serversAsked(address)
 			if err != nil {
 				return err
 			}
-			c, w, err := askOf(cmd.Context(), to, transport.KindInfo)
-			if err != nil {
-				return err
+			list := askEach(servers, func(server string) (*infoFacts, error) {
+				f, err := askInfo(cmd.Context(), server, tokenFile)
+				if err != nil {
+					return &infoFacts{Server: server, Source: source, Error: err.Error()}, err
+				}
+				f.Source = source
+				return f, nil
+			})
+			failed := failures(list)
+			if len(list) == 1 && failed != nil {
+				return failed
 			}
-			address = to.Address
-			defer c.Close()
-			trips := make([]time.Duration, pings)
-			for i := range trips {
-				if trips[i], err = ping(c, uint64(i)); err != nil {
-					return &exitError{exitUnreachable, fmt.Errorf("%s shook hands, then did not answer a ping: %w", address, err)}
+			out := cmd.OutOrStdout()
+			if asJSON && len(list) == 1 {
+				return writeJSON(out, list[0].answer)
+			}
+			var all []any
+			for i, a := range list {
+				switch {
+				case asJSON && a.err != nil:
+					all = append(all, map[string]string{"server": a.server, "source": source, "error": a.answer.Error})
+				case asJSON:
+					all = append(all, a.answer)
+				default:
+					if i > 0 {
+						fmt.Fprintln(out)
+					}
+					a.answer.print(out)
 				}
 			}
-			slices.Sort(trips)
-			facts := gather(w, trips[len(trips)/2])
-			facts.Server, facts.Source = address, source
-			_, facts.TLS = c.(*transport.TLSConn)
-			facts.addLoad(cmd.Context(), to)
-			facts.BigCopies = bigCopies(cmd.Context(), address, w)
-			facts.Faults = pager()
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), facts)
+				if err := writeJSON(out, all); err != nil {
+					return err
+				}
 			}
-			facts.print(cmd.OutOrStdout())
-			return nil
+			return failed
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().StringVar(&address, "server", "", "ask this server (`HOST:PORT` or name) instead of the configured one")
+	cmd.Flags().StringVar(&address, "server", "",
+		"ask this server (`HOST:PORT` or name), or several with commas between, instead of the configured one")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token")
 	withEnv(cmd.Flags(), "token-file")
 	return cmd
+}
+
+// askInfo asks a server for everything.
+func askInfo(ctx context.Context, server, tokenFile string) (*infoFacts, error) {
+	to, err := target(server, tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	c, w, err := askOf(ctx, to, transport.KindInfo)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	trips := make([]time.Duration, pings)
+	for i := range trips {
+		if trips[i], err = ping(c, uint64(i)); err != nil {
+			return nil, &exitError{exitUnreachable, fmt.Errorf("%s shook hands, then did not answer a ping: %w", server, err)}
+		}
+	}
+	slices.Sort(trips)
+	facts := gather(w, trips[len(trips)/2])
+	facts.Server = to.Address
+	_, facts.TLS = c.(*transport.TLSConn)
+	facts.addLoad(ctx, to)
+	facts.BigCopies = bigCopies(ctx, to.Address, w)
+	facts.Faults = pager()
+	return facts, nil
 }
 
 func gather(w *transport.Welcome, trip time.Duration) *infoFacts {
@@ -154,6 +189,10 @@ func (f *infoFacts) addLoad(ctx context.Context, to transport.Target) {
 }
 
 func (f *infoFacts) print(out io.Writer) {
+	if f.Error != "" {
+		fmt.Fprintf(out, "server      %s (from %s)\nerror       %s\n", f.Server, f.Source, f.Error)
+		return
+	}
 	driver := "NVIDIA driver " + f.Driver
 	if f.Kind == "sim" {
 		driver = "simulated GPU"

@@ -32,11 +32,13 @@ type loginFacts struct {
 func newLogin() *cobra.Command {
 	var o loginOptions
 	cmd := &cobra.Command{
-		Use:   "login [flags] HOST[:PORT]",
+		Use:   "login [flags] HOST[:PORT][,HOST[:PORT]...]",
 		Short: "Remember a server and the credential for it",
 		Long: `Ask a server whether it takes us, and remember it with the credential: programs use it from now on. If it
 wants a token and none is configured, the token is asked for and not shown. The first time, the server's fingerprint
 is shown: it must be the one that the server printed when it started.
+
+Of several servers each is asked and remembered by itself, and programs then use all of them.
 
 What is remembered lies in the file servers of the settings' folder, which nobody else may read. The client's
 libraries read it as well.
@@ -60,7 +62,7 @@ libraries read it as well.
 		},
 		ValidArgsFunction: completeServer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd.Context(), atTerminal(cmd), args[0])
+			return o.runAll(cmd.Context(), atTerminal(cmd), args[0])
 		},
 	}
 	f := cmd.Flags()
@@ -73,6 +75,33 @@ libraries read it as well.
 	f.BoolVar(&o.insecure, "insecure", false, "use a server on another machine without TLS")
 	f.BoolVar(&o.asJSON, "json", false, "print JSON; questions are asked all the same")
 	return cmd
+}
+
+// runAll is run, of several servers with commas between one after the other. Programs use all of them then.
+func (o *loginOptions) runAll(ctx context.Context, who people, words string) error {
+	servers, err := config.List(words)
+	switch {
+	case err != nil:
+		return usage(err)
+	case len(servers) == 1:
+		return o.run(ctx, who, words)
+	case o.name != "" || o.fingerprint != "":
+		return usage(errors.New("--name and --fingerprint are of one server: log in to each by itself, " +
+			"then scuda use NAME,NAME"))
+	}
+	for _, server := range servers {
+		if err := o.run(ctx, who, server); err != nil {
+			return err
+		}
+	}
+	if err := config.SetServers(servers...); err != nil {
+		return err
+	}
+	if !o.asJSON {
+		fmt.Fprintf(who.out, "programs use all %d, in this order\n", len(servers))
+		noteOther(who.out, "them", servers...)
+	}
+	return nil
 }
 
 func (o *loginOptions) run(ctx context.Context, who people, word string) error {
@@ -98,7 +127,7 @@ func (o *loginOptions) run(ctx context.Context, who people, word string) error {
 	}
 	err = config.Save(*s)
 	if err == nil {
-		err = config.SetServer(s.Address)
+		err = config.SetServers(s.Address)
 	}
 	if err != nil {
 		return fmt.Errorf("%s answers, but cannot be remembered: %w", s.Address, err)
@@ -122,7 +151,7 @@ func (o *loginOptions) run(ctx context.Context, who people, word string) error {
 	}
 	fmt.Fprintf(who.out, "; %s\nremembered in %s as %s (credential: %s); run programs with: scuda run -- PROGRAM\n",
 		m.safety, file, s.Name, s.Credential())
-	noteOther(who.out, s.Address, "the file")
+	noteOther(who.out, "the file", s.Address)
 	return nil
 }
 

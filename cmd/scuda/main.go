@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"scuda.dev/scuda/config"
 )
 
 func main() { os.Exit(run()) }
@@ -28,6 +30,9 @@ func run() int {
 	var e *exitError
 	if !errors.As(err, &e) {
 		e = &exitError{code: exitFailure, err: err}
+		if errors.Is(err, config.ErrSeveral) {
+			e.code = exitUsage
+		}
 		if errors.Is(ctx.Err(), context.Canceled) {
 			e.code = exitInterrupted
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,8 @@ func newPS() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "List the sessions of a server",
-		Long: `List the sessions of a server, the oldest first.
+		Long: `List the sessions of a server, the oldest first; of several (--server gpu1,gpu2) those of all, with a column
+that says which server has each. A server that does not answer is named, and the exit status says so.
 ` + adminHelp + `
 MEMORY is of GPUs: what counts against the session's limit, and the limit; without a limit what the driver says
 that the session's process has, contexts included. GPU% is the part of the last five seconds in which it used GPUs,
@@ -35,6 +37,7 @@ counted below.
 
 --json prints a list, and of each session:
 
+  server           which server has it, where several were asked
   id, kind         its id, and cuda or nvml
   state            busy, turn, idle, open, away or ending
   tenant           in whose name it runs
@@ -58,45 +61,92 @@ counted below.
 		SuggestFor: []string{"sessions", "processes"},
 		Args:       noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := administer(cmd)
+			servers, err := askAdmins(cmd, func(c *admin.Client) (s serverSessions, err error) {
+				if s.list, err = c.Sessions(cmd.Context()); err != nil || asJSON {
+					return s, err
+				}
+				st, err := c.Status(cmd.Context())
+				if err == nil {
+					s.waiting = st.Waiting
+				}
+				return s, err
+			})
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			list, err := c.Sessions(cmd.Context())
-			if err != nil {
-				return adminError(err)
+			failed := failures(servers)
+			if failed != nil && !slices.ContainsFunc(servers, func(a asked[serverSessions]) bool { return a.err == nil }) {
+				return failed
 			}
-			out := cmd.OutOrStdout()
-			if asJSON {
-				return writeJSON(out, list)
+			out, width := cmd.OutOrStdout(), 0
+			if !wide {
+				width = columns(out)
 			}
-			st, err := c.Status(cmd.Context())
-			if err != nil {
-				return adminError(err)
+			if err := printSessions(out, asJSON, width, servers); err != nil {
+				return err
 			}
-			if len(list) == 0 {
-				fmt.Fprintln(out, "no sessions")
-			} else {
-				width := columns(out)
-				if wide {
-					width = 0
-				}
-				columns, rows := sessionTable(list)
-				if err := writeTable(out, width, columns, rows); err != nil {
-					return err
-				}
-			}
-			if st.Waiting > 0 {
-				fmt.Fprintln(out, inQueue(st.Waiting))
-			}
-			return nil
+			return failed
 		},
 	}
 	adminFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&wide, "wide", false, "print all columns in full, however wide the terminal is")
 	return cmd
+}
+
+// serverSessions are a server's sessions, and how many programs wait for a place.
+type serverSessions struct {
+	list    []admin.Session
+	waiting int
+}
+
+// printSessions prints the sessions of servers that answered.
+func printSessions(out io.Writer, asJSON bool, width int, servers []asked[serverSessions]) error {
+	type placed struct {
+		Server string `json:"server,omitempty"`
+		admin.Session
+	}
+	list := []placed{}
+	var sessions []admin.Session
+	for _, a := range servers {
+		if a.err != nil {
+			continue
+		}
+		for _, s := range a.answer.list {
+			p := placed{Session: s}
+			if len(servers) > 1 {
+				p.Server = a.server
+			}
+			list, sessions = append(list, p), append(sessions, s)
+		}
+	}
+	if asJSON {
+		return writeJSON(out, list)
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(out, "no sessions")
+	} else {
+		columns, rows := sessionTable(sessions)
+		if len(servers) > 1 {
+			columns = slices.Insert(slices.Clone(columns), 0, column{name: "SERVER"})
+			for i := range rows {
+				rows[i] = slices.Insert(rows[i], 0, list[i].Server)
+			}
+		}
+		if err := writeTable(out, width, columns, rows); err != nil {
+			return err
+		}
+	}
+	for _, a := range servers {
+		switch {
+		case a.answer.waiting == 0:
+		case len(servers) > 1:
+			fmt.Fprintf(out, "%s: %s\n", a.server, inQueue(a.answer.waiting))
+		default:
+			fmt.Fprintln(out, inQueue(a.answer.waiting))
+		}
+	}
+	return nil
 }
 
 // sessionColumns are those of a table of sessions.

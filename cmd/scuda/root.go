@@ -65,7 +65,7 @@ its calls are carried out by a GPU on another machine.
 				return cmd.Help()
 			}
 			o := loginOptions{tokenFile: serve.tokenFile, insecure: serve.insecure}
-			return o.run(cmd.Context(), atTerminal(cmd), args[0])
+			return o.runAll(cmd.Context(), atTerminal(cmd), args[0])
 		},
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -122,9 +122,10 @@ func strict(root *cobra.Command) {
 	}
 }
 
-// isAddress says whether a word can only be a server's address: HOST:PORT, an IP address, or a name with a dot.
+// isAddress says whether a word can only be a server's address: HOST:PORT, an IP address, a name with a dot, or
+// several servers.
 func isAddress(word string) bool {
-	return strings.ContainsAny(word, ".:") && !strings.ContainsAny(word, " /")
+	return strings.ContainsAny(word, ".:,") && !strings.ContainsAny(word, " /")
 }
 
 // noArgs is for commands that have none. A word behind one with commands of its own is a mistyped one of those.

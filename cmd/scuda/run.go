@@ -32,6 +32,9 @@ func newRun() *cobra.Command {
 signals, the exit status and the terminal are its own. What is done is no more than setting LD_PRELOAD,
 LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 
+With several servers (--server gpu1,gpu2), NVML and so nvidia-smi show the GPUs of all. A program that uses CUDA takes
+one server so far.
+
 With --spread, each rank of a program with several has a server of a list: torchrun's, Open MPI's, MPICH's or Slurm's
 (docs/nccl.md).
 
@@ -93,7 +96,8 @@ With --gpus, a pool of servers chooses one (scuda-pool, which has to be installe
 		},
 	}
 	cmd.Flags().SetInterspersed(false)
-	cmd.Flags().StringVar(&address, "server", "", "use this server (`HOST:PORT` or name) instead of the configured one")
+	cmd.Flags().StringVar(&address, "server", "",
+		"use this server (`HOST:PORT` or name), or several with commas between, instead of the configured one")
 	cmd.Flags().StringVar(&spread, "spread", "", "give each rank of a program a server of this `LIST` (HOST:PORT,…)")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token [$SCUDA_TOKEN_FILE]")
 	on.flags(cmd.Flags())
@@ -131,13 +135,14 @@ func clientEnv(env []string, address, tokenFile string) ([]string, error) {
 		return nil, err
 	}
 	if address != "" {
-		if address, err = config.Address(address); err != nil {
+		servers, err := config.List(address)
+		if err != nil {
 			return nil, err
 		}
-		env = setEnv(env, "SCUDA_SERVER", address)
-	} else if configured, _, err := config.Server(); err != nil {
+		env = setEnv(env, "SCUDA_SERVER", config.Join(servers))
+	} else if configured, _, err := config.Configured(); err != nil {
 		return nil, err
-	} else if configured == "" {
+	} else if len(configured) == 0 {
 		return nil, config.ErrNoServer
 	}
 	if tokenFile != "" {

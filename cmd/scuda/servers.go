@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,7 @@ const savedHelp = `
 
 // allFacts are what is remembered of servers.
 func allFacts(servers []config.Saved) ([]savedFacts, error) {
-	now, _, err := config.Server()
+	now, _, err := config.Configured()
 	if err != nil {
 		return nil, err
 	}
@@ -46,15 +47,15 @@ func allFacts(servers []config.Saved) ([]savedFacts, error) {
 		default:
 			known = "-"
 		}
-		list = append(list, savedFacts{s.Name, s.Address, s.Address == now, s.Credential(), known})
+		list = append(list, savedFacts{s.Name, s.Address, slices.Contains(now, s.Address), s.Credential(), known})
 	}
 	return list, nil
 }
 
-// noteOther says that the environment names another server than the one that was chosen.
-func noteOther(w io.Writer, address, what string) {
-	if now, source, err := config.Server(); err == nil && now != address {
-		fmt.Fprintf(w, "note: %s says %s, and goes before %s\n", source, now, what)
+// noteOther says that the environment names other servers than those that were chosen.
+func noteOther(w io.Writer, what string, chosen ...string) {
+	if now, source, err := config.Configured(); err == nil && !slices.Equal(now, chosen) {
+		fmt.Fprintf(w, "note: %s says %s, and goes before %s\n", source, config.Join(now), what)
 	}
 }
 
@@ -107,7 +108,7 @@ func remembered() (list []savedFacts, source string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	if _, source, err = config.Server(); err != nil {
+	if _, source, err = config.Configured(); err != nil {
 		return nil, "", err
 	}
 	list, err = allFacts(servers)
@@ -117,10 +118,12 @@ func remembered() (list []savedFacts, source string, err error) {
 func newUse() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "use NAME",
+		Use:   "use NAME[,NAME...]",
 		Short: "Let programs use another remembered server from now on",
-		Long: "Let programs use another remembered server from now on. --json prints what is remembered of it:\n" +
-			savedHelp,
+		Long: `Let programs use another remembered server from now on, or several, of which they see the GPUs in this order.
+--json prints what is remembered of it (of several a list):
+` + savedHelp,
+		Example:    "  scuda use gpu1\n  scuda use gpu1,gpu2",
 		SuggestFor: []string{"switch", "select"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -130,25 +133,40 @@ func newUse() *cobra.Command {
 		},
 		ValidArgsFunction: completeServer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := config.Find(args[0])
+			if _, err := config.List(args[0]); errors.Is(err, config.ErrList) {
+				return usage(err)
+			}
+			list, err := config.FindAll(args[0])
 			if errors.Is(err, config.ErrNoSuch) {
 				return usage(err)
 			} else if err != nil {
 				return err
 			}
-			if err := config.SetServer(s.Address); err != nil {
+			var chosen []string
+			for _, s := range list {
+				chosen = append(chosen, s.Address)
+			}
+			if err := config.SetServers(chosen...); errors.Is(err, config.ErrList) {
+				return usage(err)
+			} else if err != nil {
 				return err
 			}
 			out := cmd.OutOrStdout()
 			if asJSON {
-				f, err := allFacts([]config.Saved{*s})
-				if err != nil {
+				f, err := allFacts(list)
+				switch {
+				case err != nil:
 					return err
+				case len(f) > 1:
+					return writeJSON(out, f)
 				}
 				return writeJSON(out, f[0])
 			}
-			fmt.Fprintf(out, "programs use %s, %s\n", s.Name, s.Address)
-			noteOther(out, s.Address, "it")
+			for i, s := range list {
+				words := map[bool]string{true: "programs use", false: "         and"}[i == 0]
+				fmt.Fprintf(out, "%s %s, %s\n", words, s.Name, s.Address)
+			}
+			noteOther(out, map[bool]string{true: "it", false: "them"}[len(list) == 1], chosen...)
 			return nil
 		},
 	}

@@ -41,7 +41,7 @@ func newStatus() *cobra.Command {
 		Use:   "status",
 		Short: "Ask all remembered servers how they are",
 		Long: `Ask all remembered servers, at once, whether they answer and what they have. The exit status is that of the
-server which programs use (*).
+server which programs use (*); of several, that of the first that failed.
 
 ` + exitHelp,
 		Args: noArgs,
@@ -73,12 +73,17 @@ server which programs use (*).
 					return err
 				}
 			}
+			none := true
 			for _, s := range list {
-				if s.Used {
+				if s.Used && s.err != nil {
 					return s.err
 				}
+				none = none && !s.Used
 			}
-			return config.ErrNoServer
+			if none {
+				return config.ErrNoServer
+			}
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -95,12 +100,14 @@ func askAll(ctx context.Context) ([]serverStatus, error) {
 	for _, s := range saved {
 		list = append(list, serverStatus{Name: s.Name, Server: s.Server, Used: s.Used})
 	}
-	now, _, err := config.Server()
+	now, _, err := config.Configured()
 	if err != nil {
 		return nil, err
 	}
-	if now != "" && !slices.ContainsFunc(list, func(s serverStatus) bool { return s.Used }) {
-		list = append(list, serverStatus{Name: "-", Server: now, Used: true})
+	for _, server := range now {
+		if !slices.ContainsFunc(list, func(s serverStatus) bool { return s.Server == server }) {
+			list = append(list, serverStatus{Name: "-", Server: server, Used: true})
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()

@@ -55,7 +55,7 @@ interest, is counted first, and the difference is shown.`,
 
 func (o *systemOptions) run(cmd *cobra.Command, args []string) error {
 	env := os.Environ()
-	if server, _, err := config.Server(); !o.native && (err != nil || server != "" || o.address != "") {
+	if servers, _, err := config.Configured(); !o.native && (err != nil || servers != nil || o.address != "") {
 		if env, err = clientEnv(env, o.address, o.tokenFile); err != nil {
 			return err
 		}

@@ -167,7 +167,7 @@ func TestTurnsInTables(t *testing.T) {
 		t.Errorf("%d columns where nobody takes turns", len(columns))
 	}
 	b.Reset()
-	sums := []record.Sum{{Key: "a", Used: record.Used{Turn: 61, Waited: 2}}, {Key: "b"}}
+	sums := []serverSum{{Sum: record.Sum{Key: "a", Used: record.Used{Turn: 61, Waited: 2}}}, {Sum: record.Sum{Key: "b"}}}
 	if err := printUsage(&b, "tenant", sums); err != nil || !strings.Contains(b.String(), " TURNS  WAITED\n") ||
 		!strings.Contains(b.String(), " 1m01s      2s\n") {
 		t.Errorf("%v\n%s", err, &b)

@@ -37,10 +37,11 @@ there was work for GPUs, a guess, which is marked by ~. MEMORY is bytes times ho
 sessions have: by a limit (--max-vram), or from the driver where it offers metrics. IN and OUT are bytes that were
 copied to GPUs and from them. With turns on GPUs (--turns) TURNS is the part of GPU TIME that was given by shares
 and classes, and is no guess; WAITED is how long sessions waited for their turns. Beyond 10000 tenants, sessions or
-labels they are (others).
+labels they are (others). Of several servers (--server gpu1,gpu2) each has rows of its own, which name it.
 
 --json prints a list, and of each tenant, session, label or day:
 
+  server                 which server says so, where several were asked
   key                    the tenant, the session's id, the label of the lease (such as a job's; without one:
                          (none)), or the day (of this machine's clock)
   tenant, program        of a session; the program is what the client says
@@ -65,22 +66,35 @@ labels they are (others).
 			if err != nil {
 				return usage(err)
 			}
-			var u *admin.Usage
+			servers := make([]asked[*admin.Usage], 1)
 			if len(logs) == 0 && state == "" {
-				u, err = askUsage(cmd, from, by)
+				servers, err = askUsage(cmd, from, by)
 			} else {
-				u, err = readUsage(cmd.Context(), logs, state, from, by)
+				servers[0].answer, err = readUsage(cmd.Context(), logs, state, from, by)
 			}
 			if err != nil {
 				return err
 			}
-			if u.Bad > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "scuda: %d lines of the usage log are no records\n", u.Bad)
+			failed := failures(servers)
+			servers = slices.DeleteFunc(slices.Clone(servers), func(a asked[*admin.Usage]) bool { return a.err != nil })
+			if len(servers) == 0 {
+				return failed
+			}
+			sums := []serverSum{}
+			for _, a := range servers {
+				if a.answer.Bad > 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "scuda: %d lines of the usage log are no records\n", a.answer.Bad)
+				}
+				for _, s := range a.answer.Sums {
+					sums = append(sums, serverSum{a.server, s})
+				}
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), u.Sums)
+				err = writeJSON(cmd.OutOrStdout(), sums)
+			} else {
+				err = printUsage(cmd.OutOrStdout(), by, sums)
 			}
-			return printUsage(cmd.OutOrStdout(), by, u.Sums)
+			return errors.Join(err, failed)
 		},
 	}
 	cmd.Flags().StringVar(&since, "since", "7d", "`TIME` to look back, such as 90m, 24h or 7d, or a day: 2026-01-31")
@@ -95,21 +109,36 @@ labels they are (others).
 	return cmd
 }
 
-// askUsage asks a server. Where there is none to ask, or that of this machine keeps no log, those in the state folder
-// are read.
-func askUsage(cmd *cobra.Command, from time.Time, by string) (*admin.Usage, error) {
-	c, err := administer(cmd)
-	if err == nil {
-		defer c.Close()
+// serverSum is what was used of a server; "" is the one that was asked, or a log.
+type serverSum struct {
+	Server string `json:"server,omitempty"`
+	record.Sum
+}
+
+// errLocalNoUsage is this machine's server, which keeps no log.
+var errLocalNoUsage = errors.New("no usage log")
+
+// askUsage asks the servers. Where there is none to ask, or that of this machine keeps no log, those in the state
+// folder are read.
+func askUsage(cmd *cobra.Command, from time.Time, by string) ([]asked[*admin.Usage], error) {
+	servers, err := askAdmins(cmd, func(c *admin.Client) (*admin.Usage, error) {
 		u, err := c.Usage(cmd.Context(), from, by)
-		if !c.Local() || !errors.Is(err, admin.ErrNoUsage) {
-			return u, adminError(err)
+		if c.Local() && errors.Is(err, admin.ErrNoUsage) {
+			err = errLocalNoUsage
 		}
-	} else if named := cmd.Flag("admin").Value.String() != admin.Auto; !errors.Is(err, admin.ErrSwitched) &&
-		(named || !errors.Is(err, admin.ErrNoServer)) {
+		return u, err
+	})
+	switch named := cmd.Flag("admin").Value.String() != admin.Auto; {
+	case err == nil && (len(servers) > 1 || !errors.Is(servers[0].err, errLocalNoUsage)):
+		if len(servers) == 1 {
+			servers[0].server = ""
+		}
+		return servers, nil
+	case err != nil && !errors.Is(err, admin.ErrSwitched) && (named || !errors.Is(err, admin.ErrNoServer)):
 		return nil, err
 	}
-	return readUsage(cmd.Context(), nil, "", from, by)
+	u, err := readUsage(cmd.Context(), nil, "", from, by)
+	return []asked[*admin.Usage]{{answer: u}}, err
 }
 
 // readUsage reads logs: those that are named, else those of a state folder.
@@ -168,7 +197,7 @@ func parseSince(s string, now time.Time) (time.Time, error) {
 }
 
 // printUsage prints a table.
-func printUsage(out io.Writer, by string, sums []record.Sum) error {
+func printUsage(out io.Writer, by string, sums []serverSum) error {
 	if len(sums) == 0 {
 		fmt.Fprintln(out, "nothing was used in that time")
 		return nil
@@ -176,7 +205,7 @@ func printUsage(out io.Writer, by string, sums []record.Sum) error {
 	columns := []column{{name: strings.ToUpper(by)}, {name: "SESSIONS", right: true}, {name: "OPEN", right: true},
 		{name: "GPU TIME", right: true}, {name: "MEMORY", right: true}, {name: "IN", right: true},
 		{name: "OUT", right: true}, {name: "CALLS", right: true}}
-	turns := slices.ContainsFunc(sums, func(s record.Sum) bool { return s.Turn > 0 || s.Waited > 0 })
+	turns := slices.ContainsFunc(sums, func(s serverSum) bool { return s.Turn > 0 || s.Waited > 0 })
 	if turns {
 		columns = append(columns, column{name: "TURNS", right: true}, column{name: "WAITED", right: true})
 	}
@@ -198,6 +227,12 @@ func printUsage(out io.Writer, by string, sums []record.Sum) error {
 			row = slices.Insert(row, 2, s.Program)
 		}
 		rows = append(rows, row)
+	}
+	if slices.ContainsFunc(sums, func(s serverSum) bool { return s.Server != "" }) {
+		columns = slices.Insert(columns, 0, column{name: "SERVER"})
+		for i := range rows {
+			rows[i] = slices.Insert(rows[i], 0, sums[i].Server)
+		}
 	}
 	return writeTable(out, 0, columns, rows)
 }

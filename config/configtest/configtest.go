@@ -26,7 +26,7 @@ type Server struct {
 	Files map[string][]any  // texts, each followed by how often it stands there, or one alone
 	Links map[string]string // symbolic links
 
-	Address string // "": none is configured, or Error says why not
+	Address string // several with commas between; "": none is configured, or Error says why not
 	Error   string // a part of it
 }
 

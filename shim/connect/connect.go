@@ -22,6 +22,7 @@ type Request struct {
 	PID     int32  // of the program
 	First   uint32 // so many bytes follow, which are the first that the session says
 	Keep    uint32 // 1: the connection is handed over; 0: only the answer is of interest
+	Number  uint32 // of the configured servers the one that is meant, from 0 on
 	Kind    [16]byte
 	Digest  [72]byte  // of the description that the front was built from
 	Program [256]byte // the program's name
@@ -33,6 +34,7 @@ type Answer struct {
 	Code          Code
 	DriverVersion int32      // cuDriverGetVersion of the server, 0 where it does not say
 	Relay         uint32     // 1: scuda-connect goes on until the connection ends
+	Servers       uint32     // so many are configured; 0 where that is not known
 	Server        [320]byte  // HOST:PORT
 	Error         [1024]byte // where Code is not OK: cause and remedy
 }

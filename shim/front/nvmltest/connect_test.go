@@ -81,8 +81,8 @@ func standIn() int {
 		_ = unix.Sendmsg(0, a.Append(nil)[:20], nil, nil, 0)
 		return 0
 	default:
-		address, _, err := config.Server()
-		text = fmt.Sprintf("server %q, %v", address, err)
+		servers, _, err := config.Configured()
+		text = fmt.Sprintf("server %q, %v", config.Join(servers), err)
 	}
 	connect.SetText(a.Error[:], text)
 	_ = unix.Sendmsg(0, a.Append(nil), nil, nil, 0)

@@ -1,0 +1,92 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// MostServers bounds how many servers programs use at a time. Each has PCI domains of its own in what NVML says, and
+// of those there are so many.
+const MostServers = 16
+
+// Errors of several servers.
+var (
+	ErrList    = errors.New("bad list of servers")
+	ErrSeveral = errors.New("several servers are configured")
+)
+
+// List reads the servers that somebody wrote with commas between: addresses, or names of remembered ones.
+func List(text string) (servers []string, err error) {
+	words := strings.Split(text, ",")
+	if len(words) == 1 {
+		address, err := Address(strings.Trim(text, blanks))
+		return []string{address}, err
+	}
+	if len(words) > MostServers {
+		return nil, fmt.Errorf("%w: there are %d, and at most %d can be used at a time", ErrList, len(words), MostServers)
+	}
+	for i, word := range words {
+		word = strings.Trim(word, blanks)
+		if word == "" {
+			return nil, fmt.Errorf("%w: element %d of %q is empty; write one comma between two servers", ErrList, i+1, text)
+		}
+		address, err := Address(word)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(servers, address) {
+			return nil, fmt.Errorf("%w: %q has the server %s twice", ErrList, text, address)
+		}
+		servers = append(servers, address)
+	}
+	return servers, nil
+}
+
+// Join writes servers as [List] reads them.
+func Join(servers []string) string { return strings.Join(servers, ",") }
+
+// Configured gives the configured servers, each as HOST:PORT, and what configured them; nil where nothing does.
+// Programs see the GPUs of all, in this order.
+func Configured() (servers []string, source string, err error) {
+	var text string
+	if value, set := os.LookupEnv("SCUDA_SERVER"); set {
+		text, source = strings.Trim(value, blanks), "SCUDA_SERVER"
+		if text != "" {
+			if of, err := spread(); err != nil {
+				return nil, "SCUDA_SPREAD", err
+			} else if of != "" {
+				return []string{of}, "SCUDA_SPREAD", nil
+			}
+		}
+	} else if source, err = HostFile(); errors.Is(err, ErrFolder) {
+		return nil, "", nil
+	} else if text, err = line(source); errors.Is(err, errNotOpened) {
+		return nil, "", nil
+	} else if err != nil {
+		return nil, source, err
+	}
+	if text == "" {
+		return nil, "", nil
+	}
+	if servers, err = List(text); err != nil {
+		return nil, source, fmt.Errorf("%s: %w", source, err)
+	}
+	return servers, source, nil
+}
+
+// Server gives the configured server as HOST:PORT and what configured it, or two empty strings where nothing does. It
+// is for what works with one server; several are [ErrSeveral].
+func Server() (addr, source string, err error) {
+	servers, source, err := Configured()
+	switch {
+	case err != nil || len(servers) == 0:
+		return "", source, err
+	case len(servers) > 1:
+		return "", source, fmt.Errorf("%w (%s: %s), and this takes one: name it, with --server or SCUDA_SERVER", ErrSeveral,
+			source, Join(servers))
+	}
+	return servers[0], source, nil
+}
