@@ -231,7 +231,11 @@ func (t *task) run(ctx context.Context, o *Options, w *Where) error {
 	case t.entry.Kind == "machine":
 		return t.runMachine()
 	case t.entry.Kind == "bench":
-		return t.runJSON(ctx, w, []string{o.Bench})
+		command := []string{o.Bench}
+		if o.Quick {
+			command = append(command, "few")
+		}
+		return t.runJSON(ctx, w, command)
 	case t.entry.atOnce():
 		return t.runClients(ctx, o, w)
 	case t.entry.Kind == "command":

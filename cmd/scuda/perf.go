@@ -98,7 +98,7 @@ the result is written all the same.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&quick, "quick", false, "a short suite on the simulated GPU, within three minutes")
+	f.BoolVar(&quick, "quick", false, "a short suite on the simulated GPU, within two minutes")
 	f.StringArrayVar(&entries, "entry", nil, "only the suite's entry `NAME`; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("entry", completeEntry) // there is such an option, and no other completion of it
 	f.StringVar(&suiteFile, "suite", "", "`FILE` that describes the suite, instead of scuda's own")

@@ -1,6 +1,7 @@
 // The measurements of `scuda bench`: prints one JSON object of seconds (medians unless the name says p99; MiB where it
 // says so) by name. It uses the driver API alone, so the same binary measures NVIDIA's library and scuda's.
-// `scuda-bench tcp N` measures instead what N plain TCP connections between two processes do.
+// `scuda-bench few` takes the medians of a third as many rounds. `scuda-bench tcp N` measures instead what N plain TCP
+// connections between two processes do.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <cuda.h>
@@ -42,11 +43,14 @@ static void report(const char *name, double seconds) {
   printf("%s\"%s\": %.6g", first ? "{" : ", ", name, seconds);
   first = 0;
 }
-// The median time of one call over ROUNDS rounds of N calls, with `before` and `after` outside the clock.
-#define TIME(name, rounds, n, before, call, after) \
+static int few; // a quick run
+static int rounds(int usual) { return !few ? usual : usual > 9 ? usual / 3 : 3; } // usually there are 5 or more
+// The median time of one call over MOST rounds of N calls, with `before` and `after` outside the clock.
+#define TIME(name, most, n, before, call, after) \
   do { \
-    double v_[rounds]; \
-    for (int i_ = -2; i_ < (rounds); i_++) { \
+    double v_[most]; \
+    const int rounds_ = rounds(most); \
+    for (int i_ = few ? -1 : -2; i_ < rounds_; i_++) { \
       CK(before); \
       double t_ = now(); \
       for (int k_ = 0; k_ < (n); k_++) CK(call); \
@@ -54,7 +58,7 @@ static void report(const char *name, double seconds) {
       CK(after); \
       if (i_ >= 0) v_[i_] = t_ / (n); \
     } \
-    report(name, at(v_, rounds, .5)); \
+    report(name, at(v_, rounds_, .5)); \
   } while (0)
 
 static const char *ptx =
@@ -99,13 +103,14 @@ static void launches(CUstream s) {
   }
   report("launch call", at(each, N, .5));
   report("launch call, p99", at(each, N, .99));
-  for (int i = -1; i < 7; i++) {
+  const int all = rounds(7);
+  for (int i = -1; i < all; i++) {
     double t = now();
     for (int k = 0; k < LAUNCHES; k++) CK(launch(s));
     CK(cuStreamSynchronize(s));
     if (i >= 0) total[i] = (now() - t) / LAUNCHES;
   }
-  report("each of 20000 launches and a synchronise", at(total, 7, .5));
+  report("each of 20000 launches and a synchronise", at(total, all, .5));
   pthread_t t[THREADS];
   pthread_barrier_init(&gate, NULL, THREADS + 1);
   for (int i = 0; i < THREADS; i++) pthread_create(&t[i], NULL, launcher, NULL);
@@ -375,5 +380,6 @@ int main(int argc, char **argv) {
     int n = atoi(argv[2]);
     return n < 1 || n > CONNS_MAX ? 2 : tcp(n);
   }
+  few = argc == 2 && !strcmp(argv[1], "few");
   return driver();
 }
