@@ -19,10 +19,11 @@ import (
 // Every program checks its results itself; where there is a golden file, a real GPU printed the same.
 var all = []string{
 	"query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures",
-	"graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "per_thread", "progress", "fork",
-	"errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed",
-	"managed_advice", "linker", "userobject", "callbacks", "holdup", "lives", "workspaces", "rarely", "print", "boxes",
-	"batches", "arrays", "textures", "sharing", "ipc", "nvml", "ipc_order", "capture_ends", "capacities", "object_lives",
+	"graph_found", "graph_edits", "graph_updates", "bodies", "settings", "flags", "ordering", "threads",
+	"per_thread", "progress", "fork", "errors", "limits", "misuse", "handles", "upload_seen", "vmm", "occupancy",
+	"clusters", "mapped", "managed", "managed_advice", "linker", "userobject", "callbacks", "holdup", "lives",
+	"workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "nvml", "ipc_order",
+	"capture_ends", "capacities", "object_lives",
 }
 
 // What the simulated GPU does not have: it must say so at once.
@@ -215,11 +216,13 @@ func (p *process) answers(t *testing.T, file string, ops []uint16) (n int) {
 	return n
 }
 
-// TestAskedOnce: attributes that go to and fro between values cost no question that was answered before, and what is
-// captured costs none at all.
+// TestAskedOnce: attributes that go to and fro between values cost no question that was answered before; what is
+// captured costs none at all; changes of an executable graph that are like earlier ones cost none.
 func TestAskedOnce(t *testing.T) {
 	s := serve(t)
-	for name, rounds := range map[string][2]string{"occupancy": {"1", "20"}, "captures": {"1", "500"}} {
+	for name, rounds := range map[string][2]string{
+		"occupancy": {"1", "20"}, "captures": {"1", "500"}, "graph_updates": {"100", "300"},
+	} {
 		s.run(t, name) // from now on the server has the module
 		if one, many := s.answers(t, name, rounds[0]), s.answers(t, name, rounds[1]); one == 0 || many != one {
 			t.Errorf("%s: %d round trips for %s rounds, %d for %s", name, one, rounds[0], many, rounds[1])

@@ -41,6 +41,7 @@ RATIOS = {  # to native, at most
     GENERATING: 1.1, "1000 small operations": 1.1,
     "CUDA graph (60 kernels) replayed 100 times": 1.02, "compiled module, 100 times": 1.2,
     "Triton kernel, 100 times": 1.2, "JAX jit, 100 times": 1.2,
+    "JAX training of a small network, 100 steps": 1.2,
     "first tensor, from torch.cuda.is_available() on": 0.35,
     f"{TRAINING}, 1 ms further": 1.05, f"{TRAINING}, 10 ms further": 1.25,
 }

@@ -32,12 +32,11 @@ sys.path.insert(0, str(HERE))
 
 PROGRAMS = [
     "query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures",
-    "graph_found", "graph_edits", "bodies", "settings", "flags", "ordering", "threads", "fork", "errors", "limits",
-    "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus", "managed_advice",
-    "managed_named", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd", "flood", "per_thread",
-    "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives", "workspaces", "rarely",
-    "holdup", "ipc_order", "capture_ends", "capacities", "object_lives",
-    "cupti_graphs"]
+    "graph_found", "graph_edits", "graph_updates", "bodies", "settings", "flags", "ordering", "threads", "fork",
+    "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus",
+    "managed_advice", "managed_named", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd",
+    "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives",
+    "workspaces", "rarely", "holdup", "ipc_order", "capture_ends", "capacities", "object_lives", "cupti_graphs"]
 ALONE = {
     "c:limits", "out_of_memory",  # ask for more memory than there is: others get none meanwhile, natively too
     "c:managed_named",  # natively a copy from an array lacks its last KiB now and then, where others use the GPU

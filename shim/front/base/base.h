@@ -141,6 +141,8 @@ int32_t scuda_handles_setup(void);
 void scuda_contexts_fail(int32_t device, int32_t result);
 uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
 void scuda_slot_free(uint64_t handle);
+/* counts what may make the driver refuse a change of an executable graph that it took before (calls/graph_exec.c) */
+extern _Atomic uint64_t scuda_graph_exec_epoch;
 /* each that the front handed out; UINT64_MAX: of any context */
 void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *));
 void scuda_adopt(uint64_t handle, uint32_t kind);  /* a handle that the server minted */
@@ -162,7 +164,8 @@ int32_t scuda_check(uint64_t handle, uint32_t kind);
 enum {
   SCUDA_ANSWER = WIRE_COMMAND_ANSWER, SCUDA_PTDS = WIRE_COMMAND_PTDS, SCUDA_BULK = WIRE_COMMAND_BULK,
   SCUDA_WATCH = WIRE_COMMAND_WATCH,
-  SCUDA_OWN = WIRE_COMMAND_OWN, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17
+  SCUDA_OWN = WIRE_COMMAND_OWN, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17,
+  SCUDA_SURE = 1 << 18         /* of a generic call without outputs: it succeeds, so there is no answer */
 };
 /* the last two and op: for a trace */
 struct scuda_cmd {

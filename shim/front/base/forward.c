@@ -161,12 +161,13 @@ static void get(const struct forward *f, struct scuda_reply *reply) {
   }
 }
 
-/* Writes the command and waits for the answer. */
+/* Writes the command and waits for the answer, if there is one. */
 static int32_t exchange(const struct forward *f, uint32_t how) {
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, f->form->op, how | SCUDA_ANSWER, f->request);
+  int32_t r = scuda_begin(&c, f->form->op, how & SCUDA_SURE ? how & ~SCUDA_SURE : how | SCUDA_ANSWER, f->request);
   if (r) return r;
   put(f, c.payload);
+  if (!c.answer) return scuda_send(&c);
   if (!f->reply) return scuda_call(&c, NULL, 0, NULL);
   struct scuda_reply reply;
   r = scuda_call_generic(&c, &reply, f->reply);

@@ -54,9 +54,15 @@ uint64_t scuda_slot_new(uint32_t kind) {
   return (uint64_t)(uintptr_t)s;
 }
 
+_Atomic uint64_t scuda_graph_exec_epoch;
+
 void scuda_slot_free(uint64_t handle) {
   struct scuda_slot *s = scuda_slot(handle);
   if (!s) return;
+  switch (s->kind) {
+  case KIND_CUcontext: case KIND_CUgraphExec: case KIND_CUfunction: case KIND_CUkernel:
+    atomic_fetch_add(&scuda_graph_exec_epoch, 1);
+  }
   if (s->kind == KIND_CUcontext) { /* never reused: other threads may have it on their stacks */
     s->flags |= SCUDA_CTX_DEAD;
     return;

@@ -139,6 +139,7 @@ static void set_elsewhere(struct scuda_func *f, int32_t attribute, int32_t value
   __atomic_store_n(&f->attr[attribute], INT32_MIN, __ATOMIC_RELAXED);
 }
 void scuda_post_cuFuncSetAttribute(uint64_t function, int32_t attribute, int32_t value) {
+  atomic_fetch_add(&scuda_graph_exec_epoch, 1);
   struct scuda_func *f = scuda_func(function), *kernel = f && f->context ? scuda_func(f->parent) : f;
   if (!attribute_set(f, attribute, value, scuda_current_device())) return;
   if (kernel && kernel != f) set_elsewhere(kernel, attribute, value);
@@ -153,6 +154,7 @@ int scuda_pre_cuKernelSetAttribute(int32_t attribute, int32_t value, uint64_t ke
 /* A kernel's attribute holds for its functions too. */
 void scuda_post_cuKernelSetAttribute(int32_t attribute, int32_t value, uint64_t kernel, int32_t dev) {
   struct scuda_func *k = scuda_func(kernel);
+  atomic_fetch_add(&scuda_graph_exec_epoch, 1);
   attribute_set(k, attribute, value, dev);
   for (struct scuda_func *f = k ? k->forms : NULL; f; f = f->next) attribute_set(f, attribute, value, dev);
 }

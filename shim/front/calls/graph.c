@@ -1,5 +1,6 @@
 /* Graph nodes made by hand: those whose parameters hold pointers, handles in a union, or the program's memory. All
- * calls are answered, so that errors come at the call. Nodes without such parameters go by the generated encodings. */
+ * calls are answered, so that errors come at the call, but for changes that surely succeed (graph_exec.c). Nodes
+ * without such parameters go by the generated encodings. */
 #include "calls/graph.h"
 
 #include <stdlib.h>
@@ -38,6 +39,7 @@ static void node_dies(struct scuda_slot *s) {
     if (scuda_slot_of(n->graphs[i], KIND_CUgraph)) scuda_slot_free(n->graphs[i]);
   free(n->graphs);
   free(n->lent);
+  free(n->taken);
   free(n);
 }
 
@@ -102,6 +104,13 @@ void *scuda_node_lend(uint64_t handle, uint64_t bytes) {
   return p;
 }
 
+struct node *scuda_node_lock(uint64_t handle, int make) {
+  scuda_lock(&lock);
+  struct scuda_slot *s = scuda_slot_of(handle, KIND_CUgraphNode);
+  return make ? node_data(handle) : s ? s->data : NULL;
+}
+void scuda_node_unlock(void) { scuda_unlock(&lock); }
+
 void scuda_post_cuGraphAddEmptyNode(ADD_PARAMS) {
   (void)deps, (void)count;
   scuda_node_link(graph, *out);
@@ -156,13 +165,15 @@ int32_t scuda_node_send(const struct target *t, const struct CUgraphNodeParams_s
   if (r) return r;
   if (t->verb == ADD && !(w.node = scuda_slot_new(KIND_CUgraphNode))) return CUDA_ERROR_OUT_OF_MEMORY;
   struct scuda_cmd c;
-  r = scuda_begin(&c, OP_GRAPH_NODE, SCUDA_ANSWER, sizeof w + t->count * (t->edges ? 16 : 8) + tail_bytes);
+  r = scuda_begin(&c, OP_GRAPH_NODE, t->sure ? 0 : SCUDA_ANSWER,
+                  sizeof w + t->count * (t->edges ? 16 : 8) + tail_bytes);
   uint32_t len = 0;
   if (!r) {
     uint8_t *p = scuda_put_struct(c.payload, &w, sizeof w);
     if (t->count) p = scuda_put_struct(p, t->deps, t->count * 8);
     if (t->count && t->edges) p = scuda_put_struct(p, t->edges, t->count * 8);
     scuda_put_struct(p, tail, tail_bytes);
+    if (!c.answer) return scuda_send(&c);
     r = scuda_call(&c, reply, reply_bytes, &len);
     if (!r && len < sizeof *reply) r = scuda_bad_reply(scuda_exports[t->i].name);
   }
@@ -210,7 +221,11 @@ static int32_t kernel(struct target t, const void *from, size_t bytes) {
   k.kernelParams = k.extra = NULL;
   memcpy(&p.kernel, &k, sizeof k);
   struct wire_graph_node_made made;
-  return scuda_node_send(&t, &p, 0, 0, buffer ? buffer : packed, size, &made, sizeof made);
+  uint64_t epoch = atomic_load(&scuda_graph_exec_epoch);
+  t.sure = scuda_node_takes(&t, &k, sizeof k);
+  r = scuda_node_send(&t, &p, 0, 0, buffer ? buffer : packed, size, &made, sizeof made);
+  if (!r && !t.sure) scuda_node_took(&t, epoch, &k, sizeof k);
+  return r;
 }
 
 int32_t scuda_hand_cuGraphAddKernelNode(ADD_PARAMS, const void *p) {

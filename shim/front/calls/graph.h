@@ -24,12 +24,16 @@ struct node {              /* data of a node's slot */
   uint32_t graph_count;
   void *lent;              /* what getters point to */
   uint64_t lent_bytes;
+  struct taken *taken;     /* see graph_exec.c */
 };
 /* A graph has a node that got its handle here. */
 void scuda_node_link(uint64_t graph, uint64_t node);
 /* Remembers what a getter gives back. */
 void scuda_node_keep(uint64_t handle, const struct node *what);
 struct node scuda_node_kept(uint64_t handle);
+/* What a node keeps, for as long as it is locked; NULL: nothing, or (make) no memory. */
+struct node *scuda_node_lock(uint64_t handle, int make);
+void scuda_node_unlock(void);
 /* Memory that lives as long as the node, until its parameters get another size. */
 void *scuda_node_lend(uint64_t handle, uint64_t bytes);
 
@@ -40,6 +44,7 @@ _Static_assert(sizeof((struct wire_graph_node *)0)->params == sizeof(struct CUgr
 
 struct target {            /* what a call is about; i is the export's index */
   uint32_t verb, general, i;
+  int sure;                /* the driver takes it: there is no answer */
   uint64_t *out;
   uint64_t graph, exec, node;
   const uint64_t *deps;
@@ -82,6 +87,14 @@ int scuda_graph_function_of(uint64_t id, struct CUDA_HOST_NODE_PARAMS_st *h);
 int scuda_copy_node(const struct target *t, struct CUDA_MEMCPY_NODE_PARAMS_st *c, int32_t *r);
 /* The node is this copy now, which the driver has. */
 void scuda_copy_node_is(const struct target *t, const struct scuda_copy3d *c);
+/* ---- changes of executable graphs that need no answer (graph_exec.c) ---- */
+
+/* 1: the driver took such a change of the node before, and nothing has happened since that it could refuse it for. */
+int scuda_node_takes(const struct target *t, const void *shape, uint32_t bytes);
+/* The driver took the change, which began in that epoch. */
+void scuda_node_took(const struct target *t, uint64_t epoch, const void *shape, uint32_t bytes);
+int32_t scuda_change_copy(uint64_t exec, uint64_t node, const struct scuda_copy3d *c, uint64_t ctx);
+
 /* What a node is for the program, and of a copy what it copies. */
 int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3d, uint32_t i);
 #endif

@@ -173,7 +173,7 @@ int32_t scuda_hand_cuGraphExecMemcpyNodeSetParams(uint64_t exec, uint64_t node, 
   struct CUDA_MEMCPY_NODE_PARAMS_st c = {.copyCtx = ctx, .copyParams = *(const struct scuda_copy3d *)copy3d};
   int32_t r = ctx ? scuda_check(ctx, KIND_CUcontext) : CUDA_SUCCESS;
   if (r || scuda_copy_node(&t, &c, &r)) return r;
-  return scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, &c.copyParams, ctx, 0);
+  return scuda_change_copy(exec, node, &c.copyParams, ctx);
 }
 int32_t scuda_hand_cuGraphMemcpyNodeGetParams(uint64_t node, void *out) {
   if (!out) return CUDA_ERROR_INVALID_VALUE;
