@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // two starts two servers, whose GPUs are told apart by their names and so by their UUIDs, and gives them with the list
@@ -91,5 +94,132 @@ func TestSeveralHaveNoCUDA(t *testing.T) {
 	if errs := p.err.String(); strings.Count(errs, "CUDA with several servers in one program is not supported yet") != 1 ||
 		!strings.Contains(errs, "scuda run --spread") {
 		t.Errorf("%s", errs)
+	}
+}
+
+// NVML shows the GPUs of all servers one behind the other, each is found by its names, and two of two servers have no
+// connection.
+func TestSeveralShowTheirGPUs(t *testing.T) {
+	_, _, list := two(t)
+	p := start(t, clientEnv(list, "SCUDA_RESUME=0"), program("nvml_several"))
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	out := p.out.String()
+	for _, want := range []string{
+		"3 devices\n", "GPU 0: First, index 0, found 1 1, 00000000:", "GPU 1: First, index 1, found 1 1, 00000000:",
+		"GPU 2: Second, index 2, found 1 1, 00001000:", ", domain 1000\n", ", 1000:",
+		"first and last: 0 0 0, level 50, P2P 5, board 0\n",
+		"wait 10\n", "again 3 devices, the last 0\n", "nvml ok\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s%s", want, out, p.err)
+		}
+	}
+	alone := start(t, clientEnv(strings.Split(list, ",")[0]), program("nvml_several"))
+	alone.stdin.Close()
+	if code := alone.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, alone.out, alone.err)
+	}
+	part := func(of string) string { return of[strings.Index(of, "GPU 0:"):strings.Index(of, "GPU 1:")] }
+	if part(out) != part(alone.out.String()) {
+		t.Errorf("the first server is not as it is:\n%s%s", part(out), part(alone.out.String()))
+	}
+	for line := range strings.SplitSeq(alone.out.String(), "\n") {
+		for _, begin := range []string{"register", "one server", "one more"} {
+			if strings.HasPrefix(line, begin) && !strings.Contains(out, line+"\n") {
+				t.Errorf("no %q, as with one server, in\n%s", line, out)
+			}
+		}
+	}
+}
+
+// Of a server that is killed the GPUs are lost, also where the program begins anew; those of the other go on.
+func TestSeveralLoseOne(t *testing.T) {
+	for name, kill := range map[string]int{"first": 0, "second": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first, second, list := two(t)
+			p := start(t, clientEnv(list, "SCUDA_RESUME=0"), program("nvml_several"))
+			p.await(p.out, "^ready")
+			killed := []*server{first, second}[kill]
+			if err := killed.cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			<-killed.done
+			if _, err := p.stdin.Write([]byte("\n")); err != nil {
+				t.Fatal(err)
+			}
+			p.await(p.out, "^asked")
+			if _, err := p.stdin.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			want := "memory of 0: 0\nmemory of 1: 0\nmemory of 2: 15\nasked\nagain 3 devices, the last 15\n"
+			if kill == 0 {
+				want = "memory of 0: 15\nmemory of 1: 15\nmemory of 2: 0\nasked\nagain 3 devices, the last 0\n"
+			}
+			if out := p.out.String(); !strings.Contains(out, want) {
+				t.Errorf("no %q in\n%s%s", want, out, p.err)
+			}
+			if errs := p.err.String(); strings.Count(errs, "lost the server "+killed.addr) != 1 {
+				t.Errorf("%s", errs)
+			}
+		})
+	}
+}
+
+// A server that does not answer when NVML begins is named, and nothing is shown under a number that is not its own.
+func TestSeveralBeginTogether(t *testing.T) {
+	s := serve(t)
+	for _, list := range []string{s.addr + ",127.0.0.1:1", "127.0.0.1:1," + s.addr} {
+		p := start(t, clientEnv(list), program("nvml_several"))
+		if code := p.wait(patience); code != 1 || p.out.String() != "nvmlInit_v2() = 9\n" ||
+			!strings.Contains(p.err.String(), "127.0.0.1:1: ") {
+			t.Errorf("%d: %s%s", code, p.out, p.err)
+		}
+	}
+}
+
+// All that NVIDIA's Go bindings can ask of a GPU of the second server is answered as where that server is alone, but
+// for its number and its place.
+func TestSeveralAnswerAsAlone(t *testing.T) {
+	target := goProgram(t, "gonvml")
+	first, second, list := two(t)
+	answers := func(servers string) []string {
+		p := start(t, clientEnv(servers), target)
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+		}
+		return strings.Split(p.out.String(), "\n")
+	}
+	of := func(lines []string, device string) (found []string) {
+		for _, line := range lines {
+			if answer, ok := strings.CutPrefix(line, device); ok {
+				found = append(found, answer)
+			}
+		}
+		return found
+	}
+	all := answers(list)
+	if diff := cmp.Diff(of(answers(first.addr), "device 1 "), of(all, "device 1 ")); diff != "" {
+		t.Errorf("the first server alone (-), with the second (+):\n%s", diff)
+	}
+	alone, together := of(answers(second.addr), "device 0 "), of(all, "device 2 ")
+	if len(alone) < 100 || len(alone) != len(together) {
+		t.Fatalf("%d answers alone, %d together", len(alone), len(together))
+	}
+	var different []string
+	for i := range alone {
+		if alone[i] != together[i] {
+			name, _, _ := strings.Cut(alone[i], ":")
+			different = append(different, name)
+		}
+	}
+	if want := []string{"GetIndex", "GetPciInfo", "GetPciInfoExt"}; !slices.Equal(different, want) {
+		t.Errorf("%v are different, not %v", different, want)
 	}
 }

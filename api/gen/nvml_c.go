@@ -66,13 +66,10 @@ func nvmlHeader(lib *api.Library) []byte {
 	var b bytes.Buffer
 	b.WriteString("#ifndef SCUDA_NVML_GEN_H\n#define SCUDA_NVML_GEN_H\nenum {\n")
 	for i, f := range lib.Funcs {
-		if nvmlOwn[f.Name] {
-			fmt.Fprintf(&b, "  NVML_INDEX_%s = %d,\n", f.Name, i)
+		fmt.Fprintf(&b, "  NVML_INDEX_%s = %d,\n", f.Name, i)
+		if f.Op != 0 {
+			fmt.Fprintf(&b, "  NVML_OP_%s = %d,\n", f.Name, f.Op)
 		}
-	}
-	for _, name := range []string{"nvmlInitWithFlags", "nvmlErrorString", "nvmlGpmMetricsGet",
-		"nvmlInternalGetExportTable", "nvmlDeviceGetCount", "nvmlDeviceGetCount_v2", "nvmlSystemGetCudaDriverVersion_v2"} {
-		fmt.Fprintf(&b, "  NVML_OP_%s = %d,\n", name, lib.ByName[name].Op)
 	}
 	for i, handle := range lib.Handles {
 		fmt.Fprintf(&b, "  NVML_KIND_%s = %d,\n", handle, i+1)

@@ -104,9 +104,6 @@ func answer(ctx context.Context, packet []byte) (*connect.Answer, net.Conn) {
 		to, servers, err = config.TargetOf(int(r.Number))
 		a.Servers = uint32(servers)
 		connect.SetText(a.Server[:], to.Address)
-		if err == nil && servers > 1 && connect.Text(r.Kind[:]) == transport.KindNVML {
-			err = fmt.Errorf("%w: NVML takes one so far; name it with SCUDA_SERVER", config.ErrSeveral)
-		}
 		if err == nil {
 			c, w, err = dial(ctx, to, r, first)
 		}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/shim/connect"
 	"scuda.dev/scuda/transport"
 )
@@ -133,6 +134,33 @@ func TestConnection(t *testing.T) {
 	c.Close()
 	if text := <-got; text != "nvml d1 prog first,second" {
 		t.Errorf("the server has got %q", text)
+	}
+}
+
+// Of several servers the one that is asked for is connected to, and the front learns how many there are.
+func TestOneOfSeveral(t *testing.T) {
+	if connect.MostServers != config.MostServers {
+		t.Errorf("%d servers at most, not %d", connect.MostServers, config.MostServers)
+	}
+	address, got := server(t, transport.StatusOK)
+	settings(t, "127.0.0.1:1,"+address)
+	r, first, err := connect.ParseRequest(request(1, "first"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Number = 1
+	a, c := exchange(t, append(r.Append(nil), first...))
+	if a.Code != connect.OK || a.Servers != 2 || connect.Text(a.Server[:]) != address || c == nil {
+		t.Fatalf("%d, %d servers, %q, %q", a.Code, a.Servers, connect.Text(a.Server[:]), connect.Text(a.Error[:]))
+	}
+	c.Close()
+	if text := <-got; text != "nvml d1 prog first" {
+		t.Errorf("the server has got %q", text)
+	}
+	r.Number = 2
+	a, _ = exchange(t, append(r.Append(nil), first...))
+	if a.Code != connect.Failed || !strings.Contains(connect.Text(a.Error[:]), "there is no server 2") {
+		t.Errorf("%d, %q", a.Code, connect.Text(a.Error[:]))
 	}
 }
 

@@ -52,6 +52,9 @@ const (
 // MaxFirst bounds what may be said first.
 const MaxFirst = 4 << 10
 
+// MostServers bounds the numbers of servers, as package config does.
+const MostServers = 16
+
 // ErrMalformed is a packet that does not have the agreed form.
 var ErrMalformed = errors.New("malformed packet")
 
@@ -65,7 +68,8 @@ var ABI = crc32.ChecksumIEEE([]byte(Header(0)))
 // Header is the layout as C.
 func Header(abi uint32) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#define SCUDA_CONNECT_ABI %#xu\n#define SCUDA_CONNECT_FIRST %d\n", abi, MaxFirst)
+	fmt.Fprintf(&b, "#define SCUDA_CONNECT_ABI %#xu\n", abi)
+	fmt.Fprintf(&b, "#define SCUDA_CONNECT_FIRST %d\n#define SCUDA_CONNECT_SERVERS %d\n", MaxFirst, MostServers)
 	fmt.Fprintf(&b, "enum { SCUDA_CONNECT_OK = %d, SCUDA_CONNECT_FAILED = %d, SCUDA_CONNECT_BUSY = %d };\n", OK, Failed,
 		Busy)
 	for _, t := range []reflect.Type{reflect.TypeFor[Request](), reflect.TypeFor[Answer]()} {

@@ -144,10 +144,12 @@ static int ask(int channel, pid_t *process, const char *path, int other, const s
   return take_answer(channel, answer, fd) == 0 ? 0 : fail(path, "gave no answer that this library understands");
 }
 
-/* The process that passes the bytes of the connection on, where it is a child of ours. */
-static pid_t relay;
+/* The processes that pass the bytes of the connections on, where they are children of ours; by the servers' numbers. */
+static pid_t relays[SCUDA_CONNECT_SERVERS];
 
-void scuda_connect_close(int fd) {
+void scuda_connect_close(int fd, uint32_t number) {
+  pid_t relay = relays[number];
+  relays[number] = 0;
   close(fd);
   /* That ends the process; what it leaves behind is not to stay for as long as the program lives. */
   for (int i = 0; relay > 0 && i < 100; i++) {
@@ -155,7 +157,6 @@ void scuda_connect_close(int fd) {
     if (n == 0) usleep(1000);
     else if (n > 0 || errno != EINTR) break;
   }
-  relay = 0;
 }
 
 /* Has a connection made. The answer is that of success, or -1 is returned. */
@@ -175,7 +176,8 @@ static int connect_by(const struct scuda_connect_request *r, struct scuda_bytes 
   if (process < 0) close(ends[1]);
   close(ends[0]);
   /* ECHILD, but where the program adopts orphans. */
-  if (result == 0 && answer->relay) relay = process > 0 && waitpid(process, NULL, WNOHANG) == 0 ? process : 0;
+  if (result == 0 && answer->relay)
+    relays[r->number] = process > 0 && waitpid(process, NULL, WNOHANG) == 0 ? process : 0;
   else if (process > 0) while (waitpid(process, NULL, 0) < 0 && errno == EINTR) {}
   if (result == 0 && answer->code == SCUDA_CONNECT_OK) return 0;
   if (result == 0 && !quiet) scuda_log(SCUDA_ERROR, "%.*s", (int)sizeof answer->error, answer->error);
@@ -192,10 +194,11 @@ static struct scuda_connect_request request(const char *kind, const char *digest
   return r;
 }
 
-int scuda_connect_session(const char *kind, const char *digest, struct scuda_bytes first, int quiet,
-                          struct scuda_connect_answer *answer) {
+int scuda_connect_session(uint32_t number, const char *kind, const char *digest, struct scuda_bytes first,
+                          int quiet, struct scuda_connect_answer *answer) {
   struct scuda_connect_request r = request(kind, digest);
   int fd;
+  r.number = number;
   r.keep = 1;
   r.first = (uint32_t)first.n;
   return connect_by(&r, first, quiet, answer, &fd) == 0 ? fd : -1;

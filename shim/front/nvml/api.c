@@ -66,7 +66,7 @@ static int wait_event(uint32_t index, uint64_t set, void *data, uint32_t timeout
   if (set && data) memset((uint8_t *)data + EVENT_DATA, 0, 8);   /* also where nothing happens in time, as natively */
   for (uint32_t left = timeout;;) {
     args[2] = left < SLICE_MS ? left : SLICE_MS;
-    int r = nvml_call(index, args);
+    int r = nvml_servers() > 1 ? nvml_wait_several(index, args) : nvml_call(index, args);
     left -= (uint32_t)args[2];
     if (r != NVML_TIMEOUT || left == 0) return r;
   }
@@ -150,7 +150,7 @@ static const char *remote_error_text(int result) {
   uint64_t req = (uint64_t)result;
   uint8_t reply[520];
   uint32_t got = 0, at = 0;
-  if (nvml_exchange(NVML_OP_nvmlErrorString, &req, sizeof req, reply, sizeof reply, &got) != NVML_OK ||
+  if (nvml_exchange(0, NVML_OP_nvmlErrorString, &req, sizeof req, reply, sizeof reply, &got) != NVML_OK ||
       take_text(reply, got, &at, &text) != 0) return NULL;
   if (text) __atomic_store_n(slot, text, __ATOMIC_RELEASE);
   return text;
@@ -190,8 +190,15 @@ static int remote_metrics(struct gpm_get *get) {
   req[0] = get->version;
   req[1] = get->count;
   for (int k = 0; k < 2; k++) {
-    int r = nvml_handle_to_wire(get->sample[k], NVML_KIND_nvmlGpmSample_t, &req[2 + k]);
+    int r = nvml_handle_to_wire(get->sample[k], NVML_KIND_nvmlGpmSample_t, &req[2 + k], &(struct nvml_route){0});
     if (r) return r;
+  }
+  uint32_t home = 0;
+  if (nvml_servers() > 1) {   /* what a sample holds is on the server of the GPU that it was taken of */
+    home = nvml_sample_home(req[2]);
+    if (nvml_sample_home(req[3]) != home) return NVML_INVALID_ARGUMENT;
+    for (int k = 2; k < 4; k++)
+      if (home != 0) req[k] = nvml_deputy(NVML_KIND_nvmlGpmSample_t, req[k], home);
   }
   size_t words = 4 + (get->count + 1) / 2;
   if (get->count) req[words - 1] = 0;
@@ -199,7 +206,7 @@ static int remote_metrics(struct gpm_get *get) {
   uint8_t *reply = malloc(REPLY);
   if (!reply) return NVML_MEMORY;
   uint32_t got = 0;
-  int r = nvml_exchange(NVML_OP_nvmlGpmMetricsGet, req, (uint32_t)(8 * words), reply, REPLY, &got);
+  int r = nvml_exchange(home, NVML_OP_nvmlGpmMetricsGet, req, (uint32_t)(8 * words), reply, REPLY, &got);
   if (r == NVML_OK && take_metrics(reply, got, get) != 0) {
     scuda_log(SCUDA_ERROR,
               "nvmlGpmMetricsGet: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST");
@@ -225,20 +232,21 @@ static const uint8_t smi_table[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 
 static int private_slot(void) { return NVML_NOT_SUPPORTED; }
 
 /* Calls a slot of the server's table with a device's or an index's number and room for so much. */
-static int call_slot(uint64_t slot, uint64_t which, uint64_t room, void *reply, uint32_t cap, uint32_t *got) {
+static int call_slot(uint32_t server, uint64_t slot, uint64_t which, uint64_t room, void *reply, uint32_t cap,
+                     uint32_t *got) {
   uint64_t req[6] = {16, 0, 0, slot, which, room};
   memcpy(req + 1, smi_table, 16);
-  return nvml_exchange(NVML_OP_nvmlInternalGetExportTable, req, sizeof req, reply, cap, got);
+  return nvml_exchange(server, NVML_OP_nvmlInternalGetExportTable, req, sizeof req, reply, cap, got);
 }
 
 /* A slot whose result is bytes: a number, or a text of at most `room` bytes. */
-static int bytes_slot(uint64_t slot, uint64_t which, void *to, uint32_t room) {
+static int bytes_slot(uint32_t server, uint64_t slot, uint64_t which, void *to, uint32_t room) {
   enum { MOST = 4096 };
   uint64_t reply[1 + MOST / 8], n;
   uint32_t got = 0;
   if (!to || room == 0) return NVML_INVALID_ARGUMENT;
   if (room > MOST) room = MOST;
-  int r = call_slot(slot, which, room, reply, sizeof reply, &got);
+  int r = call_slot(server, slot, which, room, reply, sizeof reply, &got);
   if (r != NVML_OK) return r;
   n = got < 8 ? 0 : reply[0];
   if (n == 0 || n > got - 8) return NVML_GPU_IS_LOST;
@@ -247,9 +255,10 @@ static int bytes_slot(uint64_t slot, uint64_t which, void *to, uint32_t room) {
 }
 
 static int device_slot(uint64_t slot, const void *device, void *to, uint32_t room) {
+  struct nvml_route route = {0};
   uint64_t id;
-  int r = nvml_handle_to_wire((uint64_t)(uintptr_t)device, NVML_KIND_nvmlDevice_t, &id);
-  return r ? r : bytes_slot(slot, id, to, room);
+  int r = nvml_handle_to_wire((uint64_t)(uintptr_t)device, NVML_KIND_nvmlDevice_t, &id, &route);
+  return r ? r : bytes_slot(route.server, slot, id, to, room);
 }
 
 /* What processes used since a time, in samples of SAMPLE bytes; without a place for them there is only their number. */
@@ -257,15 +266,16 @@ static int slot_145(const void *device, uint64_t since, uint32_t *type, uint32_t
   enum { SAMPLE = 488, MOST = 1024 };
   uint64_t id, room = to && count ? *count : 0, n;
   uint32_t got = 0;
+  struct nvml_route route = {0};
   if (!count || !type) return NVML_INVALID_ARGUMENT;
-  int r = nvml_handle_to_wire((uint64_t)(uintptr_t)device, NVML_KIND_nvmlDevice_t, &id);
+  int r = nvml_handle_to_wire((uint64_t)(uintptr_t)device, NVML_KIND_nvmlDevice_t, &id, &route);
   if (r) return r;
   if (room > MOST) room = MOST;
   uint64_t req[7] = {16, 0, 0, 145, id, room, since}, size = 16 + room * SAMPLE;
   memcpy(req + 1, smi_table, 16);
   uint8_t *reply = malloc(size);
   if (!reply) return NVML_MEMORY;
-  r = nvml_exchange(NVML_OP_nvmlInternalGetExportTable, req, sizeof req, reply, (uint32_t)size, &got);
+  r = nvml_exchange(route.server, NVML_OP_nvmlInternalGetExportTable, req, sizeof req, reply, (uint32_t)size, &got);
   if (got >= 16) {
     memcpy(&n, reply, 8);
     memcpy(type, reply + 8, sizeof *type);
@@ -286,13 +296,14 @@ static int process_slot(uint64_t slot, const void *device, uint32_t *count, stru
   enum { REPLY = 1 << 20 };
   uint64_t id, n;
   uint32_t got = 0, at = 8;
+  struct nvml_route route = {0};
   if (!count) return NVML_INVALID_ARGUMENT;
-  int r = nvml_handle_to_wire((uint64_t)(uintptr_t)device, NVML_KIND_nvmlDevice_t, &id);
+  int r = nvml_handle_to_wire((uint64_t)(uintptr_t)device, NVML_KIND_nvmlDevice_t, &id, &route);
   if (r) return r;
   uint8_t *reply = malloc(REPLY);
   if (!reply) return NVML_MEMORY;
   uint32_t room = to ? *count : 0, filled = 0;
-  r = call_slot(slot, id, room < 1024 ? room : 1024, reply, REPLY, &got);
+  r = call_slot(route.server, slot, id, room < 1024 ? room : 1024, reply, REPLY, &got);
   if (got >= 8) {
     memcpy(&n, reply, 8);
     for (uint64_t k = 0; r == NVML_OK && k < n && k < room; k++) {
@@ -323,7 +334,11 @@ static int process_slot(uint64_t slot, const void *device, uint32_t *count, stru
 VALUE_SLOT(72) VALUE_SLOT(230) VALUE_SLOT(232) VALUE_SLOT(249)
 TEXT_SLOT(231) TEXT_SLOT(237)
 PROCESS_SLOT(213) PROCESS_SLOT(214) PROCESS_SLOT(215)
-static int slot_81(uint32_t index, char *to, uint32_t room) { return bytes_slot(81, index, to, room); }
+
+static int slot_81(uint32_t index, char *to, uint32_t room) {
+  uint32_t server = nvml_server_of(&index);
+  return bytes_slot(server, 81, index, to, room);
+}
 
 static void fill_table(uint64_t *words, uint64_t bytes) {
   for (size_t k = 1; k < bytes / 8; k++) words[k] = (uint64_t)(uintptr_t)private_slot;

@@ -10,29 +10,36 @@
 #define MAX_VERSIONED 65536u
 #define TAIL_ROOM 4u
 
-/* Handles in the program's hands are addresses in this array, which is never touched: kind in the high bits, the
- * server's number in the low. */
+/* Handles in the program's hands are addresses in this array, which is never touched: which of the servers in the high
+ * bits, then the kind, and in the low bits that server's number for it. */
 #define KIND_SHIFT 12
 #define KINDS 16
-static char handle_space[KINDS << KIND_SHIFT];
+#define SERVER_SHIFT 16
+static char handle_space[NVML_SERVERS << SERVER_SHIFT];
+_Static_assert(KINDS << KIND_SHIFT == 1 << SERVER_SHIFT, "handles");
 
-int nvml_handle_to_wire(uint64_t value, unsigned kind, uint64_t *id) {
+int nvml_handle_to_wire(uint64_t value, unsigned kind, uint64_t *id, struct nvml_route *route) {
   uint64_t base = (uint64_t)(uintptr_t)handle_space;
   *id = 0;
   if (value == 0) return NVML_OK;
   if (value < base || value - base >= sizeof handle_space) return NVML_INVALID_ARGUMENT;
-  if ((value - base) >> KIND_SHIFT != kind) return NVML_INVALID_ARGUMENT;
+  if (((value - base) >> KIND_SHIFT) % KINDS != kind) return NVML_INVALID_ARGUMENT;
   *id = (value - base) & ((1u << KIND_SHIFT) - 1);
+  uint32_t server = (uint32_t)((value - base) >> SERVER_SHIFT);
+  if (nvml_is_common(kind)) return NVML_OK;
+  if (route->known && server != route->server) route->apart = 1;
+  route->server = server;
+  route->known = 1;
   return NVML_OK;
 }
 
-static uint64_t handle_from_wire(uint64_t id, unsigned kind) {
+static uint64_t handle_from_wire(uint64_t id, unsigned kind, uint32_t server) {
   if (id == 0 || id >> KIND_SHIFT != 0) return 0;
-  if (kind != NVML_KIND_nvmlDevice_t) nvml_session_holds();
-  return (uint64_t)(uintptr_t)&handle_space[(kind << KIND_SHIFT) | id];
+  if (kind != NVML_KIND_nvmlDevice_t) nvml_session_holds(server);
+  return (uint64_t)(uintptr_t)&handle_space[server << SERVER_SHIFT | kind << KIND_SHIFT | id];
 }
 
-struct cursor { uint8_t *p; size_t used, size; };
+struct cursor { uint8_t *p; size_t used, size; struct nvml_route *route; };
 
 static void put(struct cursor *c, const void *data, size_t bytes) {
   size_t padded = (bytes + 7) & ~(size_t)7;
@@ -102,12 +109,13 @@ static int extent_of(const struct nvml_func *f, unsigned i, const uint64_t *args
   return NVML_OK;
 }
 
-static int patches_to_wire(const struct nvml_param *p, const struct extent *e, uint8_t *data) {
+static int patches_to_wire(const struct nvml_param *p, const struct extent *e, uint8_t *data,
+                           struct nvml_route *route) {
   if (p->kind != 0) {
     for (uint64_t k = 0; k < e->elements; k++) {
       uint64_t v;
       memcpy(&v, data + k * 8, 8);
-      int r = nvml_handle_to_wire(v, p->kind, &v);
+      int r = nvml_handle_to_wire(v, p->kind, &v, route);
       if (r) return r;
       memcpy(data + k * 8, &v, 8);
     }
@@ -117,7 +125,7 @@ static int patches_to_wire(const struct nvml_param *p, const struct extent *e, u
     if (at + 8 > e->elements * e->size) continue;
     memcpy(&v, data + at, 8);
     if (p->flags & NVML_FRESH) v = 0;
-    int r = nvml_handle_to_wire(v, p->patch[n].kind, &v);
+    int r = nvml_handle_to_wire(v, p->patch[n].kind, &v, route);
     if (r) return r;
     memcpy(data + at, &v, 8);
   }
@@ -125,22 +133,23 @@ static int patches_to_wire(const struct nvml_param *p, const struct extent *e, u
 }
 
 /* Stores handles. The driver gives none that is 0: those are places of an array that it left alone. */
-static void handles_from_wire(uint8_t kind, uint64_t elements, const uint8_t *from, uint8_t *to) {
+static void handles_from_wire(uint8_t kind, uint32_t server, uint64_t elements, const uint8_t *from, uint8_t *to) {
   for (uint64_t k = 0; k < elements; k++) {
     uint64_t v;
     memcpy(&v, from + k * 8, 8);
     if (!v) continue;
-    v = handle_from_wire(v, kind);
+    v = handle_from_wire(v, kind, server);
     memcpy(to + k * 8, &v, 8);
   }
 }
 
-static void patches_from_wire(const struct nvml_param *p, uint64_t elements, uint32_t size, uint8_t *data) {
+static void patches_from_wire(const struct nvml_param *p, uint32_t server, uint64_t elements, uint32_t size,
+                              uint8_t *data) {
   for (int n = 0; n < 2 && p->patch[n].kind; n++) {
     uint64_t v, at = p->patch[n].offset;
     if (at + 8 > elements * size) continue;
     memcpy(&v, data + at, 8);
-    v = handle_from_wire(v, p->patch[n].kind);
+    v = handle_from_wire(v, p->patch[n].kind, server);
     memcpy(data + at, &v, 8);
   }
 }
@@ -151,8 +160,10 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
     if (p->dir == NVML_VALUE) {
       uint64_t v = args[i];
       if (p->kind != 0) {
-        int r = nvml_handle_to_wire(v, p->kind, &v);
+        int r = nvml_handle_to_wire(v, p->kind, &v, c->route);
         if (r) return r;
+        if (v != 0 && nvml_is_common(p->kind) && c->route->commons < 2)
+          c->route->common[c->route->commons++] = (struct nvml_common){c->p + c->used, p->kind};
       }
       put_word(c, v);
       continue;
@@ -162,7 +173,7 @@ static int encode(const struct nvml_func *f, const uint64_t *args, const struct 
     if (p->dir == NVML_OUT || ext[i].elements == 0) continue;
     uint8_t *at = c->p + c->used;
     put(c, (const void *)(uintptr_t)args[i], ext[i].elements * ext[i].size);
-    int r = patches_to_wire(p, &ext[i], at);
+    int r = patches_to_wire(p, &ext[i], at, c->route);
     if (r) return r;
     if (p->array.size != 0) {
       uint64_t from = 0;
@@ -192,8 +203,8 @@ static int counted(const uint8_t *reply, uint32_t len, uint32_t *at, uint64_t ro
 }
 
 /* Stores the results. After INSUFFICIENT_SIZE only what also went in (the counts) comes back. */
-static int decode(const struct nvml_func *f, const uint64_t *args, const struct extent *ext, int result,
-                  const uint8_t *reply, uint32_t len) {
+static int decode(const struct nvml_func *f, const uint64_t *args, const struct extent *ext, uint32_t server,
+                  int result, const uint8_t *reply, uint32_t len) {
   uint32_t at = 0;
   for (unsigned i = 0; i < f->nparams; i++) {
     const struct nvml_param *p = &f->params[i];
@@ -206,14 +217,14 @@ static int decode(const struct nvml_func *f, const uint64_t *args, const struct 
     int has_array = p->array.size != 0 && n > p->array.pointer;
     if (has_array) memcpy(&to, p_to + p->array.pointer, 8);
     if (p->kind) {
-      handles_from_wire(p->kind, n, from, p_to);
+      handles_from_wire(p->kind, server, n, from, p_to);
     } else if (p->pieces) {
       for (uint64_t k = 0; k < n; k++)
         scuda_store(p_to + k * ext[i].size, from + k * ext[i].size, ext[i].size, p->pieces);
     } else {
       memcpy(p_to, from, n * ext[i].size);
     }
-    patches_from_wire(p, n, ext[i].size, p_to);
+    patches_from_wire(p, server, n, ext[i].size, p_to);
     if (has_array) memcpy(p_to + p->array.pointer, &to, 8);
     if (p->array.size == 0) continue;
     if (counted(reply, len, &at, ext[i].array, p->array.size, &n, &from) != 0) return -1;
@@ -222,7 +233,7 @@ static int decode(const struct nvml_func *f, const uint64_t *args, const struct 
   return 0;
 }
 
-int nvml_forward(uint32_t index, const uint64_t *args) {
+int nvml_forward(uint32_t index, const uint64_t *args, struct nvml_route *route) {
   const struct nvml_func *f = &nvml_funcs[index];
   struct extent ext[NVML_MAX_PARAMS];
   uint64_t req = 0, rep = 0;
@@ -245,13 +256,15 @@ int nvml_forward(uint32_t index, const uint64_t *args) {
   _Alignas(8) uint8_t small[2048] = {0};
   uint8_t *buf = small;
   if (req + rep > sizeof small && (buf = malloc(req + rep)) == NULL) return NVML_MEMORY;
-  struct cursor c = {buf, 0, req};
+  struct cursor c = {buf, 0, req, route};
   int result = encode(f, args, ext, &c);
+  if (result == NVML_OK && route->apart) result = NVML_APART;
+  if (result == NVML_OK && route->commons) result = nvml_deputies(route);
   if (result == NVML_OK) {
     uint32_t got = 0;
-    result = nvml_exchange(f->op, buf, (uint32_t)req, buf + req, (uint32_t)rep, &got);
+    result = nvml_exchange(route->server, f->op, buf, (uint32_t)req, buf + req, (uint32_t)rep, &got);
     if (result == NVML_OK || (result == NVML_INSUFFICIENT_SIZE && got != 0)) {
-      if (decode(f, args, ext, result, buf + req, got) != 0) {
+      if (decode(f, args, ext, route->server, result, buf + req, got) != 0) {
         scuda_log(SCUDA_ERROR, "%s: the server's reply does not have the promised form; NVML_ERROR_GPU_IS_LOST",
                   f->name);
         result = NVML_GPU_IS_LOST;
@@ -294,5 +307,6 @@ int nvml_call(uint32_t index, const uint64_t *args) {
   }
   if (!nvml_session_ready()) return NVML_UNINITIALIZED;
   if (nvml_funcs[index].class != NVML_FORWARD) return refuse(index);
-  return nvml_forward(index, args);
+  if (nvml_servers() > 1) return nvml_forward_several(index, args);
+  return nvml_forward(index, args, &(struct nvml_route){0});
 }

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "gen/connect_gen.h"
+
 enum {                        /* nvmlReturn_t values that the front itself answers */
   NVML_OK = 0,
   NVML_UNINITIALIZED = 1,
@@ -76,18 +78,49 @@ extern const char nvml_digest[];               /* of the description, hexadecima
 enum nvml_mode { NVML_UNDECIDED, NVML_REMOTE, NVML_PASS, NVML_NO_DRIVER };
 int nvml_mode(void);
 
+/* Several servers: their GPUs stand one behind the other, in the order of the configuration (several.c). */
+enum { NVML_SERVERS = SCUDA_CONNECT_SERVERS };
+enum { NVML_APART = -1 };     /* a call has handles of two servers */
+uint32_t nvml_servers(void);  /* how many there are; 1 before somebody knows it */
+uint32_t nvml_gpus(uint32_t server);
+
+/* The server that a call is for: that of its handles, else the first. */
+struct nvml_route {
+  uint32_t server;
+  int known;                  /* a handle has said it, or the caller */
+  int apart;                  /* another handle says another one */
+  /* handles of what belongs to no GPU when it is made, and so to all servers: where they stand in the request */
+  struct nvml_common { void *at; unsigned kind; } common[2];
+  int commons;
+};
+
 int nvml_call(uint32_t index, const uint64_t *args);      /* from the stubs */
-int nvml_forward(uint32_t index, const uint64_t *args);   /* remote mode: encode, send, decode */
-int nvml_handle_to_wire(uint64_t value, unsigned kind, uint64_t *id);
+/* remote mode: encode, send, decode */
+int nvml_forward(uint32_t index, const uint64_t *args, struct nvml_route *route);
+int nvml_forward_several(uint32_t index, const uint64_t *args);   /* the same where there are several servers */
+int nvml_handle_to_wire(uint64_t value, unsigned kind, uint64_t *id, struct nvml_route *route);
+
+/* The server that has a GPU, by the number in NVML, which becomes that server's own number. */
+uint32_t nvml_server_of(uint32_t *index);
+int nvml_wait_several(uint32_t index, uint64_t *args);   /* for an event, args[2] ms in all */
+
+/* Event sets and samples of the first server, and those that stand for them on others. */
+int nvml_is_common(unsigned kind);
+int nvml_deputies(struct nvml_route *route);         /* puts those of the route's server into the request */
+uint64_t nvml_deputy(unsigned kind, uint64_t id, uint32_t server);  /* 0: none */
+uint32_t nvml_sample_home(uint64_t id);           /* the server that a sample was taken on last */
+void nvml_deputies_forget(uint32_t server);          /* its session is a new one */
+void nvml_deputies_in_child(void);
 int nvml_pass(uint32_t index, const uint64_t *args);      /* to the machine's own library */
 void *nvml_real(const char *name);                        /* a function of the machine's own library or NULL */
 
-/* The session. Calls are made one at a time. */
+/* The sessions. Calls of one server are made one at a time. */
 int nvml_session_begin(uint32_t flags);
 int nvml_session_end(void);
 int nvml_session_ready(void);
-void nvml_session_holds(void);  /* the program gets a handle that is good in this session alone */
-int nvml_exchange(uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap, uint32_t *reply_len);
-/* size of the server's private table; works before nvmlInit */
+void nvml_session_holds(uint32_t server);  /* the program gets a handle that is good in this session alone */
+int nvml_exchange(uint32_t server, uint16_t op, const void *req, uint32_t req_len, void *reply, uint32_t reply_cap,
+                  uint32_t *reply_len);
+/* size of the first server's private table; works before nvmlInit */
 int nvml_table_size(const uint8_t uuid[16], uint64_t *bytes);
 #endif

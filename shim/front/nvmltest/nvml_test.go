@@ -421,6 +421,11 @@ func play(role string) int {
 		fmt.Printf("%s\n%d\n%s\n%s\n", name(r), n, text, name(r2))
 	case "return":
 		askAgain(lib, r)
+	case "count":
+		n, _ := lib.DeviceGetCount()
+		fmt.Println(name(r), n)
+	case "several":
+		askSeveral(lib, r)
 	case "lose":
 		n, _ := lib.DeviceGetCount()
 		fmt.Println(name(r), n)

@@ -25,6 +25,7 @@ type server struct {
 
 	mu    sync.Mutex                         // guards what follows
 	forge func(op uint16, req, reply []byte) // changes answers; may be nil
+	own   func(machine) nvml.Driver          // the machine as a test wants it; may be nil
 	conns []net.Conn
 	log   strings.Builder
 }
@@ -117,7 +118,13 @@ func (s *server) serve(t *testing.T, c net.Conn, token []byte) {
 		t.Error(err)
 		return
 	}
-	d := nvmldispatch.New(machine{&fakenvml.Driver{Driver: drv}},
+	var driver nvml.Driver = machine{&fakenvml.Driver{Driver: drv}}
+	s.mu.Lock()
+	if s.own != nil {
+		driver = s.own(machine{&fakenvml.Driver{Driver: drv}})
+	}
+	s.mu.Unlock()
+	d := nvmldispatch.New(driver,
 		nvmldispatch.Options{Processes: clients, Log: slog.New(slog.NewTextHandler(s, nil))})
 	defer d.Close()
 	reply := make([]byte, 1<<20)
