@@ -119,45 +119,7 @@ def resnet():
         for _ in range(10):
             step()
 
-    @workload
-def jax_training():
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    # else XLA times several forms of a kernel in each process, and both sides may run different ones
-    os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
-    import jax
-    import jax.numpy as jnp
-
-    widths = [256, 1024, 1024, 16]
-    keys = jax.random.split(jax.random.key(1), len(widths) + 1)
-    weights = [jax.random.normal(k, (a, b)) / a**0.5 for k, a, b in zip(keys, widths, widths[1:])]
-    x, y = (jax.random.normal(keys[-1], (128, n)) for n in (widths[0], widths[-1]))
-
-    def loss_of(weights):
-        h = x
-        for w in weights[:-1]:
-            h = jnp.tanh(h @ w)
-        return jnp.mean((h @ weights[-1] - y) ** 2)
-
-    step = jax.jit(lambda weights: [w - 0.05 * g for w, g in zip(weights, jax.grad(loss_of)(weights))])
-
-    def hundred():
-        w = weights
-        for _ in range(100):
-            w = step(w)
-        jax.block_until_ready(w)
-
-    for _ in range(3):
-        hundred()
-    while True:
-        values = []
-        for _ in range(11):
-            t = time.perf_counter()
-            hundred()
-            values.append(time.perf_counter() - t)
-        yield {"JAX training of a small network, 100 steps": statistics.median(values)}
-
-
-def infer():
+    def infer():
         with torch.no_grad():
             for _ in range(50):
                 model(one)
@@ -338,6 +300,44 @@ def jax():
             hundred()
             values.append(time.perf_counter() - t)
         yield {"JAX jit, 100 times": statistics.median(values)}
+
+
+@workload
+def jax_training():
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    # else XLA times several forms of a kernel in each process, and both sides may run different ones
+    os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
+    import jax
+    import jax.numpy as jnp
+
+    widths = [256, 1024, 1024, 16]
+    keys = jax.random.split(jax.random.key(1), len(widths) + 1)
+    weights = [jax.random.normal(k, (a, b)) / a**0.5 for k, a, b in zip(keys, widths, widths[1:])]
+    x, y = (jax.random.normal(keys[-1], (128, n)) for n in (widths[0], widths[-1]))
+
+    def loss_of(weights):
+        h = x
+        for w in weights[:-1]:
+            h = jnp.tanh(h @ w)
+        return jnp.mean((h @ weights[-1] - y) ** 2)
+
+    step = jax.jit(lambda weights: [w - 0.05 * g for w, g in zip(weights, jax.grad(loss_of)(weights))])
+
+    def hundred():
+        w = weights
+        for _ in range(100):
+            w = step(w)
+        jax.block_until_ready(w)
+
+    for _ in range(3):
+        hundred()
+    while True:
+        values = []
+        for _ in range(11):
+            t = time.perf_counter()
+            hundred()
+            values.append(time.perf_counter() - t)
+        yield {"JAX training of a small network, 100 steps": statistics.median(values)}
 
 
 def infer():
