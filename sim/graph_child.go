@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 
 	"scuda.dev/scuda/api/cuda"
 )
@@ -57,18 +58,28 @@ func (g *GPU) CuGraphExecChildGraphNodeSetParams(hx cuda.CUgraphExec, h cuda.CUg
 		if !found {
 			return op{}, cuda.CUDA_ERROR_INVALID_VALUE
 		}
+		x, _ := lookup[*exec](g, hx)
+		n := x.step(h).node
+		if before, _ := n.op.params.(*graph); before == nil || !before.alike(gr) {
+			return op{}, cuda.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+		}
 		steps, r := gr.stepsOf(false)
 		if r != ok {
 			return op{}, r
 		}
 		o := g.graphs.child(gr)
 		o.run = func(ctx context.Context) error { return runSteps(ctx, steps) }
-		x, _ := lookup[*exec](g, hx)
-		n := x.step(h).node
 		g.graphs.releaseBehind(x.last, x.objects[n])
 		var held references
 		held.retainAll(gr)
 		x.objects[n] = held
 		return o, ok
+	})
+}
+
+// alike says whether two graphs have the same kinds of nodes with as many dependencies, in the same order.
+func (gr *graph) alike(o *graph) bool {
+	return slices.EqualFunc(gr.nodes, o.nodes, func(a, b *node) bool {
+		return a.op.kind == b.op.kind && len(a.deps) == len(b.deps)
 	})
 }

@@ -165,7 +165,9 @@ enum {
   SCUDA_ANSWER = WIRE_COMMAND_ANSWER, SCUDA_PTDS = WIRE_COMMAND_PTDS, SCUDA_BULK = WIRE_COMMAND_BULK,
   SCUDA_WATCH = WIRE_COMMAND_WATCH,
   SCUDA_OWN = WIRE_COMMAND_OWN, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17,
-  SCUDA_SURE = 1 << 18         /* of a generic call without outputs: it succeeds, so there is no answer */
+  /* Of generic calls without outputs that change a node of an executable graph, and nothing else that such changes
+   * depend on: it surely succeeds, so there is no answer; it may fail. */
+  SCUDA_SURE = 1 << 18, SCUDA_CHANGES = 1 << 19
 };
 /* the last two and op: for a trace */
 struct scuda_cmd {

@@ -164,7 +164,8 @@ static void get(const struct forward *f, struct scuda_reply *reply) {
 /* Writes the command and waits for the answer, if there is one. */
 static int32_t exchange(const struct forward *f, uint32_t how) {
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, f->form->op, how & SCUDA_SURE ? how & ~SCUDA_SURE : how | SCUDA_ANSWER, f->request);
+  uint32_t flags = how & ~(uint32_t)(SCUDA_SURE | SCUDA_CHANGES);
+  int32_t r = scuda_begin(&c, f->form->op, how & SCUDA_SURE ? flags : flags | SCUDA_ANSWER, f->request);
   if (r) return r;
   put(f, c.payload);
   if (!c.answer) return scuda_send(&c);
@@ -179,8 +180,16 @@ static int32_t exchange(const struct forward *f, uint32_t how) {
   return r;
 }
 
+/* A call that is about a graph or a node may change what executable graphs take. */
+static int about_graphs(const struct scuda_form *form) {
+  for (unsigned i = 0; i < form->count; i++)
+    if (form->params[i].kind == KIND_CUgraph || form->params[i].kind == KIND_CUgraphNode) return 1;
+  return 0;
+}
+
 int32_t scuda_forward(const struct scuda_form *form, const uint64_t *words, uint32_t how) {
   struct forward f = {.form = form, .words = words};
+  int changes = !(how & (SCUDA_SURE | SCUDA_CHANGES)) && about_graphs(form);
   int32_t r = check(&f);
   if (!r) r = measure(&f);
   if (r) return r;
@@ -188,6 +197,7 @@ int32_t scuda_forward(const struct scuda_form *form, const uint64_t *words, uint
     if (form->params[i].dir == SCUDA_NEW && !(f.made = scuda_slot_new(form->params[i].kind)))
       return CUDA_ERROR_OUT_OF_MEMORY;
   r = exchange(&f, how);
+  if (changes) atomic_fetch_add(&scuda_graph_exec_epoch, 1);
   for (unsigned i = 0; i < form->count; i++) {
     const struct scuda_param *p = &form->params[i];
     if (p->dir == SCUDA_NEW && r) scuda_slot_free(f.made);

@@ -60,7 +60,8 @@ void scuda_slot_free(uint64_t handle) {
   struct scuda_slot *s = scuda_slot(handle);
   if (!s) return;
   switch (s->kind) {
-  case KIND_CUcontext: case KIND_CUgraphExec: case KIND_CUfunction: case KIND_CUkernel:
+  case KIND_CUcontext: case KIND_CUgraphExec: case KIND_CUfunction: case KIND_CUkernel: case KIND_CUgraph:
+  case KIND_CUgraphNode:
     atomic_fetch_add(&scuda_graph_exec_epoch, 1);
   }
   if (s->kind == KIND_CUcontext) { /* never reused: other threads may have it on their stacks */

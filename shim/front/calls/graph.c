@@ -177,6 +177,7 @@ int32_t scuda_node_send(const struct target *t, const struct CUgraphNodeParams_s
     r = scuda_call(&c, reply, reply_bytes, &len);
     if (!r && len < sizeof *reply) r = scuda_bad_reply(scuda_exports[t->i].name);
   }
+  if (t->verb != SET_EXEC) atomic_fetch_add(&scuda_graph_exec_epoch, 1);
   if (t->verb != ADD) return r;
   if (r) {
     scuda_slot_free(w.node);
