@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -221,5 +222,37 @@ func TestSeveralAnswerAsAlone(t *testing.T) {
 	}
 	if want := []string{"GetIndex", "GetPciInfo", "GetPciInfoExt"}; !slices.Equal(different, want) {
 		t.Errorf("%v are different, not %v", different, want)
+	}
+}
+
+// Each server has its own fingerprint and TLS, and a process of its own that passes NVML's bytes on.
+func TestSeveralWithTLS(t *testing.T) {
+	first, one := serveTLS(t, "--gpu", "sim:2,name=First")
+	second, other := serveTLS(t, "--gpu", "sim:name=Second")
+	home := "XDG_CONFIG_HOME=" + t.TempDir()
+	says := func(args ...string) string {
+		t.Helper()
+		p := start(t, []string{home}, scuda, args...)
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("scuda %v: exit status %d\n%s%s", args, code, p.out, p.err)
+		}
+		return p.out.String()
+	}
+	says("login", "--name", "first", "--fingerprint", one, first.addr)
+	says("login", "--name", "second", "--fingerprint", other, second.addr)
+	says("use", "second,first")
+	if out := says("info"); strings.Count(out, "TLS 1.3") != 2 ||
+		strings.Index(out, second.addr) > strings.Index(out, first.addr) {
+		t.Errorf("%s", out)
+	}
+	p := start(t, []string{home, "LD_LIBRARY_PATH=" + lib}, program("nvml_several"))
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 || !strings.Contains(p.out.String(), "GPU 0: Second, index 0, found 1 1") ||
+		!strings.Contains(p.out.String(), "again 3 devices, the last 0\n") {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	for _, s := range []*server{first, second} {
+		s.signal(syscall.SIGTERM)
+		s.wait(patience)
 	}
 }
