@@ -424,6 +424,8 @@ func play(role string) int {
 	case "count":
 		n, _ := lib.DeviceGetCount()
 		fmt.Println(name(r), n)
+	case "away":
+		askOther(lib)
 	case "several":
 		askSeveral(lib, r)
 	case "lose":

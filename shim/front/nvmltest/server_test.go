@@ -26,6 +26,7 @@ type server struct {
 	mu    sync.Mutex                         // guards what follows
 	forge func(op uint16, req, reply []byte) // changes answers; may be nil
 	own   func(machine) nvml.Driver          // the machine as a test wants it; may be nil
+	hold  chan struct{}                      // told of each connection that is taken and not served; nil: they are served
 	conns []net.Conn
 	log   strings.Builder
 }
@@ -83,7 +84,12 @@ func startServer(t *testing.T, token string) *server {
 			}
 			s.mu.Lock()
 			s.conns = append(s.conns, c)
+			hold := s.hold
 			s.mu.Unlock()
+			if hold != nil {
+				hold <- struct{}{}
+				continue
+			}
 			wg.Go(func() { s.serve(t, c, []byte(token)) })
 		}
 	})

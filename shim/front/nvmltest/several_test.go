@@ -1,8 +1,11 @@
 package nvmltest
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -154,6 +157,65 @@ func TestTokenOfEach(t *testing.T) {
 	if !strings.HasPrefix(out, "ERROR_DRIVER_NOT_LOADED") || !strings.Contains(errs, two.addr) {
 		t.Errorf("%s%s", out, errs)
 	}
+}
+
+// TestOneIsAway: while a server is away and a thread waits for it, calls for another are answered.
+func TestOneIsAway(t *testing.T) {
+	one, other := startServer(t, ""), startServer(t, "")
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = environment(t, roleVariable+"=away", "SCUDA_TEST_LIBRARY="+library,
+		"SCUDA_SERVER="+one.addr+","+other.addr)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	says := func(want string) {
+		t.Helper()
+		if !lines.Scan() || lines.Text() != want {
+			t.Fatalf("%q, not %q", lines.Text(), want)
+		}
+	}
+	says("ready")
+	held := make(chan struct{}, 100)
+	one.mu.Lock()
+	one.hold = held
+	one.mu.Unlock()
+	one.hangUp()
+	if _, err := io.WriteString(in, "first\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-held // the front dials again, and has no answer
+	if _, err := io.WriteString(in, "second\n"); err != nil {
+		t.Fatal(err)
+	}
+	says("second SUCCESS")
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// askOther asks a GPU of the first server, and meanwhile one of the second.
+func askOther(lib gonvml.Interface) {
+	first, _ := lib.DeviceGetHandleByIndex(0)
+	second, _ := lib.DeviceGetHandleByIndex(2)
+	fmt.Println("ready")
+	var word string
+	fmt.Scanln(&word)
+	go func() {
+		_, r := first.GetMemoryInfo()
+		fmt.Println("first", name(r))
+	}()
+	fmt.Scanln(&word)
+	_, r := second.GetMemoryInfo()
+	fmt.Println("second", name(r))
+	fmt.Scanln(&word)
 }
 
 // askSeveral uses what belongs to no GPU when it is made.
