@@ -192,19 +192,29 @@ func TestResume(t *testing.T) {
 	for _, name := range names {
 		want[name] = s.prints(t, name)
 	}
-	total := 0
-	for round := uint64(0); round == 0 || total < cutCount; round++ {
-		for _, name := range names {
-			seed := 1000*round + uint64(len(name))
-			got, p, err := s.harmed(t.Context(), chaos.Config{Harm: mostlyCut(seed)}, nil, name, timesOf(name)...)
-			n := p.Cuts()
-			if err != nil || got != want[name] {
-				t.Fatalf("%s behind %d cuts, seed %d: %v\n%s", name, n, seed, err, got)
+	var total atomic.Int64
+	for round := uint64(0); round == 0 || int(total.Load()) < cutCount; round++ {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			for _, name := range names {
+				t.Run(name, func(t *testing.T) {
+					if name != hurried {
+						beside(t)
+					}
+					seed := 1000*round + uint64(len(name))
+					got, p, err := s.harmed(t.Context(), chaos.Config{Harm: mostlyCut(seed)}, nil, name, timesOf(name)...)
+					n := p.Cuts()
+					if err != nil || got != want[name] {
+						t.Errorf("behind %d cuts, seed %d: %v\n%s", n, seed, err, got)
+					}
+					total.Add(int64(n))
+				})
 			}
-			total += n
+		})
+		if t.Failed() {
+			break
 		}
 	}
-	t.Logf("%d cuts", total)
+	t.Logf("%d cuts", total.Load())
 }
 
 // timesOf are more arguments of a program.

@@ -110,6 +110,7 @@ func TestTutorials(t *testing.T) {
 	}
 	for _, page := range pages {
 		t.Run(filepath.Base(page), func(t *testing.T) {
+			beside(t)
 			b, err := os.ReadFile(page)
 			if err != nil {
 				t.Fatal(err)

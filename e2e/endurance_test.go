@@ -202,7 +202,7 @@ func many(t *testing.T, setting string, usual int) int {
 // Sessions of several tenants that come, wait for a place, and end in one way or another leave nothing behind: no
 // process, descriptor, thread, goroutine, file, lease or memory. SCUDA_ENDURANCE says how many there are.
 func TestSessionsComeAndGo(t *testing.T) {
-	sessions := many(t, enduranceSetting, 40)
+	sessions := many(t, enduranceSetting, 20)
 	c := serveCrowd(t, "--max-sessions", "3")
 	warm := max(sessions/10, 10)
 	c.several(t, 0, warm, 5)

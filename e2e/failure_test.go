@@ -215,6 +215,7 @@ func TestUnreachable(t *testing.T) {
 			words: []string{"/no/such/file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			beside(t)
 			p := start(t, clientEnv(c.addr, c.env...), program("init"))
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"runtime"
 	"slices"
 	"testing"
 )
@@ -24,12 +23,9 @@ func TestHeldUp(t *testing.T) {
 	held, some := serve(t, "--gpu", "sim:hold=all"), serve(t, "--gpu", "sim:hold=measured")
 	names := append(slices.Clone(all), "crowd", "elsewhere", "faults", "flood")
 	t.Run("programs", func(t *testing.T) {
-		room := make(chan struct{}, 2*runtime.NumCPU()) // most wait most of the time
 		for _, name := range names {
 			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				room <- struct{}{}
-				defer func() { <-room }()
+				beside(t)
 				s := held
 				if needFree[name] != "" {
 					s = some

@@ -396,7 +396,7 @@ func (s *server) noCrash(t *testing.T) {
 // each: no worker crashes, nothing of a worker's memory comes to the GPU. SCUDA_HOSTILE is "ROUNDS" or "ROUNDS:SEED" (a
 // day's worth: 5000).
 func TestHostileCalls(t *testing.T) {
-	rounds, seed := 40, uint64(1)
+	rounds, seed := 12, uint64(1)
 	if v := hostileSetting; v != "" {
 		if _, err := fmt.Sscanf(v, "%d:%d", &rounds, &seed); err != nil && rounds == 0 {
 			t.Fatalf("SCUDA_HOSTILE=%s: %v", v, err)

@@ -98,6 +98,17 @@ func setUp(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
+// besides is room for tests that run beside others: few, as patience has its limits on a busy machine.
+var besides = make(chan struct{}, 2*runtime.NumCPU())
+
+// beside lets a test run beside others that do so, as most wait most of the time. It must not have such tests in it.
+func beside(t *testing.T) {
+	t.Helper()
+	t.Parallel()
+	besides <- struct{}{}
+	t.Cleanup(func() { <-besides })
+}
+
 // compileAll compiles the programs, as many at a time as there are processors.
 func compileAll(sources []string) error {
 	failed := make([]error, len(sources))

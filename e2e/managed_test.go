@@ -32,12 +32,13 @@ func managedTimes(enough int) int {
 
 // Random programs against a plain model, as many in each way. SCUDA_TEST_MANAGED says how many; each takes some 50 ms.
 func TestManagedRandom(t *testing.T) {
-	programs := managedTimes(170)
+	programs := managedTimes(60)
 	each := min(programs, 170)
 	programs = (programs + each - 1) / each * each
 	s := serve(t)
 	for i, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
+			beside(t)
 			for n := 0; n < programs; n += each {
 				p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_random"), kernels, fmt.Sprint(1+i*programs+n),
 					fmt.Sprint(each))
@@ -56,6 +57,7 @@ func TestManagedNamed(t *testing.T) {
 	s := serve(t)
 	for _, pager := range append([]string{"uffd-user"}, pagers...) {
 		t.Run(pager, func(t *testing.T) {
+			beside(t)
 			// 1: and everything with everything
 			first := map[bool]string{true: "1", false: "1001"}[slices.Contains(pagers, pager)]
 			p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_named"), kernels, first, fmt.Sprint(sequences))
@@ -123,6 +125,7 @@ func TestManagedBySignal(t *testing.T) {
 func TestManagedFaults(t *testing.T) {
 	for _, pager := range pagers {
 		t.Run(pager, func(t *testing.T) {
+			beside(t)
 			s := serve(t, "--grace", "1s")
 			env := s.env("SCUDA_PAGER=" + pager)
 			long := map[string]string{"unwaited": "80", "cycles": "20000", "runs": "60"}
@@ -350,18 +353,21 @@ func TestManagedPython(t *testing.T) {
 // More unified memory than the GPU has is refused with cause and remedy, what just fits is given, and everything goes
 // on.
 func TestManagedTooMuch(t *testing.T) {
-	s := serve(t)
 	for _, pager := range pagers {
-		p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_faults"), kernels, "too much")
-		if code := p.wait(patience); code != 0 || p.out.String() != "" {
-			t.Errorf("%s: exit status %d\n%s%s", pager, code, p.out, p.err)
-		}
-		if n := strings.Count(p.err.String(), "unified memory: no room for "); n != 1 ||
-			!strings.Contains(p.err.String(), "free some, ask for less, or use a larger GPU") {
-			t.Errorf("%s: it is said %d times that there is no room:\n%s", pager, n, p.err)
-		}
+		t.Run(pager, func(t *testing.T) {
+			beside(t)
+			s := serve(t) // a GPU of its own, as the program fills it
+			p := start(t, s.env("SCUDA_PAGER="+pager), program("managed_faults"), kernels, "too much")
+			if code := p.wait(patience); code != 0 || p.out.String() != "" {
+				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			if n := strings.Count(p.err.String(), "unified memory: no room for "); n != 1 ||
+				!strings.Contains(p.err.String(), "free some, ask for less, or use a larger GPU") {
+				t.Errorf("it is said %d times that there is no room:\n%s", n, p.err)
+			}
+			s.run(t, "managed_faults", "untouched")
+		})
 	}
-	s.run(t, "managed_faults", "untouched")
 }
 
 // `scuda info` names the way that the library takes.

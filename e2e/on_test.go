@@ -265,6 +265,7 @@ func TestOnAtOnce(t *testing.T) {
 
 // Whichever part is killed, everything ends; a program that loses its server is told so.
 func TestOnKilled(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	h := newSSHHost(t)
 	for _, c := range []struct {
 		kill string

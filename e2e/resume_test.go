@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"syscall"
@@ -35,13 +36,16 @@ func TestResumeTLS(t *testing.T) {
 	s, fingerprint := serveTLS(t)
 	for _, kind := range []chaos.Kind{chaos.Cut, chaos.Corrupt} {
 		for _, name := range []string{"copies", "callbacks"} {
-			p := s.through(t, chaos.Config{Harm: chaos.Sometimes(kind, func() int { return 6000 + rand.IntN(300_000) })})
-			env := clientEnv(p.Address(), "SCUDA_FINGERPRINT="+fingerprint)
-			c := start(t, env, program(name), kernels)
-			c.stdin.Close()
-			if code := c.wait(patience); code != 0 {
-				t.Errorf("%s, %v: exit status %d behind %d breaks\n%s%s", name, kind, code, p.Cuts(), c.out, c.err)
-			}
+			t.Run(fmt.Sprint(name, " ", kind), func(t *testing.T) {
+				beside(t)
+				p := s.through(t, chaos.Config{Harm: chaos.Sometimes(kind, func() int { return 6000 + rand.IntN(300_000) })})
+				env := clientEnv(p.Address(), "SCUDA_FINGERPRINT="+fingerprint)
+				c := start(t, env, program(name), kernels)
+				c.stdin.Close()
+				if code := c.wait(patience); code != 0 {
+					t.Errorf("exit status %d behind %d breaks\n%s%s", code, p.Cuts(), c.out, c.err)
+				}
+			})
 		}
 	}
 }

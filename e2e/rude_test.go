@@ -21,14 +21,17 @@ func TestRudePrograms(t *testing.T) {
 		{"handler", "a signal handler called CUDA"},
 	} {
 		for _, resume := range []string{"1", "0"} { // closed descriptors are no outage
-			p := start(t, s.env("SCUDA_RESUME="+resume), program("rude"), kernels, c.what)
-			p.stdin.Close()
-			if code := p.wait(patience); code != 0 || strings.TrimSpace(p.out.String()) != "ok" {
-				t.Fatalf("exit status %d\nstdout:\n%s\nstderr:\n%.4000s", code, p.out, p.err)
-			}
-			if n := strings.Count(p.err.String(), c.says); c.says != "" && n != 1 {
-				t.Errorf("%d lines say %q:\n%s", n, c.says, p.err)
-			}
+			t.Run(c.what+" "+resume, func(t *testing.T) {
+				beside(t)
+				p := start(t, s.env("SCUDA_RESUME="+resume), program("rude"), kernels, c.what)
+				p.stdin.Close()
+				if code := p.wait(patience); code != 0 || strings.TrimSpace(p.out.String()) != "ok" {
+					t.Fatalf("exit status %d\nstdout:\n%s\nstderr:\n%.4000s", code, p.out, p.err)
+				}
+				if n := strings.Count(p.err.String(), c.says); c.says != "" && n != 1 {
+					t.Errorf("%d lines say %q:\n%s", n, c.says, p.err)
+				}
+			})
 		}
 	}
 }

@@ -244,10 +244,13 @@ func TestTimelineOfProcesses(t *testing.T) {
 func TestTimelineOfProfiler(t *testing.T) {
 	s := serve(t)
 	for _, tool := range []string{"kineto", "again"} {
-		x := s.traceOf(t, 0, "cupti", kernels, tool, "libcupti.so.12")
-		if n := len(x.of("kernel", "vector_add")); n < 200 {
-			t.Errorf("%s: %d kernels", tool, n)
-		}
+		t.Run(tool, func(t *testing.T) {
+			beside(t)
+			x := s.traceOf(t, 0, "cupti", kernels, tool, "libcupti.so.12")
+			if n := len(x.of("kernel", "vector_add")); n < 200 {
+				t.Errorf("%d kernels", n)
+			}
+		})
 	}
 }
 
