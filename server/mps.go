@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/lease"
 	"scuda.dev/scuda/server/metrics"
@@ -366,6 +367,18 @@ func (x *daemon) follow(p *process) {
 	}
 }
 
+// refused looks at why a tenant's worker could not start. Behind a fault of a kernel an MPS server takes no client
+// before all that it has have ended, ready workers among them. Sessions end with their programs, which the fault told.
+func (d *daemons) refused(tenant string, err error) {
+	e := new(workerError)
+	if d == nil || !errors.As(err, &e) || e.result != cuda.CUDA_ERROR_MPS_SERVER_NOT_READY {
+		return
+	}
+	d.s.log.Warn("an MPS server takes no programs until those that it has have ended, as a kernel has faulted; the "+
+		"tenant's ready workers are replaced", "tenant", tenant, "remedy", "end the tenant's other sessions (scuda ps)")
+	d.s.pools.replace(tenant)
+}
+
 // farewell has the daemon take leave of a worker that is about to be killed: its peers have errors otherwise.
 func (x *daemon) farewell(pid int) {
 	d := x.of
@@ -436,7 +449,7 @@ func (w *worker) joinMPS() error {
 func (w *worker) keepMPS() error {
 	c, err := w.cfg.control()
 	if err != nil {
-		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
+		return w.line.Send(msgFailed, failure(err), -1)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -450,7 +463,7 @@ func (w *worker) keepMPS() error {
 		return w.line.Send(msgReady, readyInfo{}, -1)
 	})
 	if err != nil && !said {
-		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
+		return w.line.Send(msgFailed, failure(err), -1)
 	}
 	return err
 }

@@ -1,20 +1,26 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/admin"
 	"scuda.dev/scuda/server/lease"
+	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/mps"
 	"scuda.dev/scuda/server/mps/mpstest"
+	"scuda.dev/scuda/server/probe"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/server/tenant"
 	"scuda.dev/scuda/transport"
@@ -291,5 +297,52 @@ func TestMPSEnvironment(t *testing.T) {
 	t.Setenv("HOME", "/")
 	if err := w.joinMPS(); !errors.Is(err, mps.ErrFolder) {
 		t.Errorf("without a folder: %v", err)
+	}
+}
+
+// Behind a fault an MPS server takes no clients before those that it has have ended: the tenant's ready workers do.
+func TestMPSServerInFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := supervising(t, "a token=token-of-a\n", nil)
+		var ended []string
+		s.pools = newPools(ctx, func(ctx context.Context, of whose) *pool {
+			start := func(ctx context.Context) (*process, error) {
+				none := func() metrics.Glance { return metrics.Glance{} }
+				return &process{exited: make(chan struct{}), tenant: of.tenant, glance: none}, ctx.Err()
+			}
+			p := newPool(ctx, 1, start, func(error) {})
+			p.discard = func(w *process) {
+				if ctx.Err() == nil {
+					ended = append(ended, w.tenant)
+				}
+			}
+			return p
+		})
+		s.pools.keep(whose{tenant: "a"})
+		s.pools.keep(whose{tenant: "a", gpus: "GPU-1"})
+		s.pools.keep(whose{tenant: "b"})
+		d := &daemons{s: s}
+		for _, c := range []struct {
+			on   *daemons
+			err  error
+			want []string
+		}{
+			{d, errors.New("it hung"), nil},
+			{d, &workerError{"no device", cuda.CUDA_ERROR_NO_DEVICE}, nil},
+			{nil, &workerError{"not ready", cuda.CUDA_ERROR_MPS_SERVER_NOT_READY}, nil},
+			{d, &workerError{"not ready", cuda.CUDA_ERROR_MPS_SERVER_NOT_READY}, []string{"a", "a"}},
+		} {
+			synctest.Wait()
+			if c.on.refused("a", c.err); !slices.Equal(ended, c.want) {
+				t.Errorf("%v: the ready workers of %q were ended, not those of %q", c.err, ended, c.want)
+			}
+		}
+		cancel()
+		s.pools.wait()
+	})
+	f := failure(fmt.Errorf("look at the GPUs: %w", &probe.Error{Call: "cuInit", Result: cuda.CUDA_ERROR_NO_DEVICE}))
+	if f.Result != cuda.CUDA_ERROR_NO_DEVICE || failure(errors.New("else")).Result != cuda.CUDA_SUCCESS {
+		t.Errorf("a worker that cannot serve says %+v", f)
 	}
 }

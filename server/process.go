@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/server/executor"
@@ -17,6 +18,7 @@ import (
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/server/modcache"
 	"scuda.dev/scuda/server/mps"
+	"scuda.dev/scuda/server/probe"
 	"scuda.dev/scuda/server/spawner"
 	"scuda.dev/scuda/server/turn"
 	"scuda.dev/scuda/transport"
@@ -82,7 +84,18 @@ type readyInfo struct {
 	Isolation     isolation.Report
 }
 
-type failedInfo struct{ Error string }
+type failedInfo struct {
+	Error  string
+	Result cuda.CUresult // what the driver answered, where it is that
+}
+
+func failure(err error) failedInfo {
+	f := failedInfo{Error: err.Error()}
+	if e := new(probe.Error); errors.As(err, &e) {
+		f.Result = e.Result
+	}
+	return f
+}
 
 type sessionInfo struct {
 	ID      string
@@ -246,7 +259,10 @@ func watch(s *supervisor, p *process, begin func()) {
 }
 
 // workerError is a worker that says why it cannot serve.
-type workerError struct{ text string }
+type workerError struct {
+	text   string
+	result cuda.CUresult // the driver's, where it is that
+}
 
 func (e *workerError) Error() string { return e.text }
 
@@ -270,7 +286,7 @@ func (p *process) handshake(wc workerConfig, page int) error {
 		if err := m.Decode(&f); err != nil {
 			return err
 		}
-		return &workerError{f.Error}
+		return &workerError{f.Error, f.Result}
 	}
 	return fmt.Errorf("%w: a new worker says %q", handoff.ErrMalformed, m.Type)
 }

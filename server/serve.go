@@ -118,6 +118,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		return newPool(ctx, cfg.Warm, start, func(err error) {
 			s.metrics.WorkerFailures.Inc()
 			s.log.Error("a worker failed", "error", err)
+			s.mps.refused(of.tenant, err)
 			select {
 			case broken <- err:
 			default:

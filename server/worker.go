@@ -128,7 +128,7 @@ func (w *worker) run() error {
 		ready.Isolation = isolation.Apply(w.cfg.Isolation, w.cfg.Profile)
 	}
 	if err != nil {
-		return w.line.Send(msgFailed, failedInfo{err.Error()}, -1)
+		return w.line.Send(msgFailed, failure(err), -1)
 	}
 	if err := w.line.Send(msgReady, ready, -1); err != nil {
 		return err
