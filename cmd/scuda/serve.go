@@ -190,7 +190,7 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 			"it the driver treats all sessions alike")
 	f.StringVar(&o.mps, "mps", string(server.MPSOff),
 		"`WHEN` the programs of a tenant share GPUs by NVIDIA's MPS, without taking turns among themselves: on, off or auto "+
-			"(where "+mps.Program+" is there); the server runs a daemon for each tenant (not tried on a GPU yet)")
+			"(where "+mps.Program+" is there); the server runs a daemon for each tenant")
 	f.IntVar(&o.nvml, "max-nvml-sessions", server.DefaultNVML, "`N` programs at once that use NVML, 0: no limit")
 	o.limits = config.DefaultLimits()
 	for i := range config.LimitTable {
