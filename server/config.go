@@ -78,9 +78,10 @@ type Config struct {
 	NCCL   string // path of NCCL's library; default libnccl.so.2
 
 	// MPS says whether workers run under NVIDIA's MPS, with a daemon for each tenant
-	MPS        MPSMode
-	mpsControl string        // its control program, instead of the one that is found
-	mpsLook    time.Duration // between two looks at its daemons, instead of the usual one
+	MPS         MPSMode
+	mpsControl  string        // its control program, instead of the one that is found
+	mpsLook     time.Duration // between two looks at its daemons, instead of the usual one
+	mpsPatience time.Duration // with a daemon that is to take leave of a worker, instead of the usual one
 
 	GPU        string // "real", "sim" or "auto" (the real driver where there is one)
 	Library    string // path of the driver library; default libcuda.so.1

@@ -73,6 +73,7 @@ type daemons struct {
 	s       *supervisor
 	program string // NVIDIA's
 	look    time.Duration
+	leave   time.Duration // how long one may take to take leave of a worker
 	idle    time.Duration
 
 	mu sync.Mutex // guards what follows, and what daemons say of it
@@ -135,7 +136,8 @@ func openMPS(s *supervisor) (*daemons, error) {
 		s.log.Warn("sessions under MPS end with this server, also when it is only restarted, as their daemons do",
 			"remedy", "end them before: stop the server, which waits for them (--drain), and start it again")
 	}
-	return &daemons{s: s, program: program, look: cmp.Or(s.cfg.mpsLook, mpsLook), idle: mpsIdle,
+	return &daemons{s: s, program: program, look: cmp.Or(s.cfg.mpsLook, mpsLook),
+		leave: cmp.Or(s.cfg.mpsPatience, mpsPatience), idle: mpsIdle,
 		by: map[string]*daemon{}}, nil
 }
 
@@ -388,7 +390,7 @@ func (x *daemon) farewell(pid int) {
 	if p == nil || p.gone() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), mpsPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), d.leave)
 	defer cancel()
 	if had, err := mps.Terminate(ctx, p, pid); err != nil {
 		d.s.log.Warn("an MPS server did not take leave of a worker that is ended; its peers may have errors", "tenant",

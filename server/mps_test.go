@@ -36,6 +36,7 @@ func underMPS(t *testing.T, change func(*Config)) (*testServer, *admin.Client, s
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	s, c := administered(t, func(c *Config) {
 		c.MPS, c.mpsControl, c.Workers.Folder = MPSOn, mpstest.Install(t), filepath.Join(folder, "w")
+		c.mpsPatience = time.Minute // the stand-in is this test's program, which starts slowly on a busy machine
 		if change != nil {
 			change(c)
 		}
