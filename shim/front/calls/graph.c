@@ -222,11 +222,9 @@ static int32_t kernel(struct target t, const void *from, size_t bytes) {
   k.kernelParams = k.extra = NULL;
   memcpy(&p.kernel, &k, sizeof k);
   struct wire_graph_node_made made;
-  uint64_t epoch = atomic_load(&scuda_graph_exec_epoch);
-  t.sure = scuda_node_takes(&t, &k, sizeof k);
-  r = scuda_node_send(&t, &p, 0, 0, buffer ? buffer : packed, size, &made, sizeof made);
-  if (!r && !t.sure) scuda_node_took(&t, epoch, &k, sizeof k);
-  return r;
+  struct change c = scuda_change(&t, &k, sizeof k);
+  t.sure = c.sure;
+  return scuda_changed(&t, &c, scuda_node_send(&t, &p, 0, 0, buffer ? buffer : packed, size, &made, sizeof made));
 }
 
 int32_t scuda_hand_cuGraphAddKernelNode(ADD_PARAMS, const void *p) {

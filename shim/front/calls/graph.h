@@ -89,11 +89,17 @@ int scuda_copy_node(const struct target *t, struct CUDA_MEMCPY_NODE_PARAMS_st *c
 void scuda_copy_node_is(const struct target *t, const struct scuda_copy3d *c);
 /* ---- changes of executable graphs that need no answer (graph_exec.c) ---- */
 
-/* 1: the driver took such a change of the node before, and nothing has happened since that it could refuse it for. */
-int scuda_node_takes(const struct target *t, const void *shape, uint32_t bytes);
-/* The driver took the change, which began in that epoch. */
-void scuda_node_took(const struct target *t, uint64_t epoch, const void *shape, uint32_t bytes);
-int32_t scuda_change_copy(uint64_t exec, uint64_t node, const struct scuda_copy3d *c, uint64_t ctx);
+struct change {
+  const void *shape;       /* the caller's; NULL: nothing is known of such changes */
+  uint32_t bytes;
+  int sure;                /* the driver took one like it, and nothing has happened since that it could refuse it for */
+  uint64_t epoch;          /* in which it began */
+};
+/* A change of a node that is about to be made. */
+struct change scuda_change(const struct target *t, const void *shape, uint32_t bytes);
+/* The change was made, with that result, which it gives; what the driver took is remembered. */
+int32_t scuda_changed(const struct target *t, const struct change *c, int32_t r);
+int32_t scuda_change_copy(uint64_t exec, uint64_t node, const struct scuda_copy3d *copy, uint64_t ctx);
 
 /* What a node is for the program, and of a copy what it copies. */
 int32_t scuda_node_look(uint64_t node, int32_t *type, struct scuda_copy3d *copy3d, uint32_t i);

@@ -21,51 +21,49 @@ struct taken {             /* of a node: what the driver took of late, in one ep
 };
 
 /* What the node took may count for this change. */
-static int concerns(const struct taken *w, const struct target *t, uint64_t epoch, uint32_t bytes) {
-  return w && w->exec == t->exec && w->i == t->i && w->bytes == bytes && w->epoch == epoch &&
+static int concerns(const struct taken *w, const struct target *t, const struct change *c) {
+  return w && w->exec == t->exec && w->i == t->i && w->bytes == c->bytes && w->epoch == c->epoch &&
          w->context == scuda_thread()->current;
 }
 
-/* The server uses its handles again without telling, so what its nodes took says nothing. */
-static int is_known(const struct target *t, uint32_t bytes) {
-  return t->verb == SET_EXEC && t->node < scuda_shared.server_base && bytes <= SHAPES_MAX;
-}
-
-int scuda_node_takes(const struct target *t, const void *shape, uint32_t bytes) {
-  if (!is_known(t, bytes)) return 0;
-  int same = 0;
+struct change scuda_change(const struct target *t, const void *shape, uint32_t bytes) {
+  struct change c = {.shape = shape, .bytes = bytes, .epoch = atomic_load(&scuda_graph_exec_epoch)};
+  /* The server uses its handles again without telling, so what its nodes took says nothing. */
+  if (t->verb != SET_EXEC || t->node >= scuda_shared.server_base || bytes > SHAPES_MAX) c.shape = NULL;
+  if (!c.shape) return c;
   const struct node *n = scuda_node_lock(t->node, 0);
   const struct taken *w = n ? n->taken : NULL;
-  if (concerns(w, t, atomic_load(&scuda_graph_exec_epoch), bytes))
-    for (uint32_t i = 0; i < w->count && !same; i++) same = !memcmp(w->shapes + i * bytes, shape, bytes);
+  if (concerns(w, t, &c))
+    for (uint32_t i = 0; i < w->count && !c.sure; i++) c.sure = !memcmp(w->shapes + i * bytes, shape, bytes);
   scuda_node_unlock();
-  return same;
+  return c;
 }
 
-/* Of a change that began in that epoch. */
-void scuda_node_took(const struct target *t, uint64_t epoch, const void *shape, uint32_t bytes) {
-  if (!is_known(t, bytes)) return;
+int32_t scuda_changed(const struct target *t, const struct change *c, int32_t r) {
+  if (r || c->sure || !c->shape) return r;
   struct node *n = scuda_node_lock(t->node, 1);
   struct taken *w = n ? n->taken : NULL;
   if (n && !w) w = n->taken = calloc(1, sizeof *w);
   if (w) {
-    if (!concerns(w, t, epoch, bytes))
-      *w = (struct taken){.exec = t->exec, .epoch = epoch, .context = scuda_thread()->current, .i = t->i,
-                          .bytes = bytes};
-    memcpy(w->shapes + w->next * bytes, shape, bytes);
+    if (!concerns(w, t, c))
+      *w = (struct taken){.exec = t->exec, .epoch = c->epoch, .context = scuda_thread()->current, .i = t->i,
+                          .bytes = c->bytes};
+    memcpy(w->shapes + w->next * c->bytes, c->shape, c->bytes);
     if (w->count <= w->next) w->count = w->next + 1;
-    w->next = (w->next + 1) % (SHAPES_MAX / bytes);
+    w->next = (w->next + 1) % (SHAPES_MAX / c->bytes);
   }
   scuda_node_unlock();
+  return r;
 }
+
+/* How a generic call makes the change. */
+static uint32_t how(const struct change *c) { return c->sure ? SCUDA_SURE : SCUDA_CHANGES; }
 
 int scuda_pre_cuGraphExecChildGraphNodeSetParams(uint64_t exec, uint64_t node, uint64_t child, int32_t *r) {
   struct target t = SETTING_EXEC(cuGraphExecChildGraphNodeSetParams);
   if ((*r = scuda_node_check(&t)) || (*r = is(child, KIND_CUgraph))) return 1;
-  uint64_t epoch = atomic_load(&scuda_graph_exec_epoch);
-  int takes = scuda_node_takes(&t, &child, sizeof child);
-  *r = scuda_wire_cuGraphExecChildGraphNodeSetParams(exec, node, child, takes ? SCUDA_SURE : SCUDA_CHANGES);
-  if (!*r && !takes) scuda_node_took(&t, epoch, &child, sizeof child);
+  struct change c = scuda_change(&t, &child, sizeof child);
+  *r = scuda_changed(&t, &c, scuda_wire_cuGraphExecChildGraphNodeSetParams(exec, node, child, how(&c)));
   return 1;
 }
 
@@ -98,10 +96,8 @@ int scuda_pre_cuGraphExecMemsetNodeSetParams(uint64_t exec, uint64_t node, const
   struct target t = SETTING_EXEC(cuGraphExecMemsetNodeSetParams);
   struct memset_shape shape;
   if ((*r = scuda_node_check(&t))) return 1;
-  uint64_t epoch = atomic_load(&scuda_graph_exec_epoch);
-  int known = memset_shape(fill, ctx, &shape), takes = known && scuda_node_takes(&t, &shape, sizeof shape);
-  *r = scuda_wire_cuGraphExecMemsetNodeSetParams(exec, node, fill, ctx, takes ? SCUDA_SURE : SCUDA_CHANGES);
-  if (!*r && known && !takes) scuda_node_took(&t, epoch, &shape, sizeof shape);
+  struct change c = scuda_change(&t, memset_shape(fill, ctx, &shape) ? &shape : NULL, sizeof shape);
+  *r = scuda_changed(&t, &c, scuda_wire_cuGraphExecMemsetNodeSetParams(exec, node, fill, ctx, how(&c)));
   return 1;
 }
 
@@ -117,12 +113,9 @@ static int copy_shape(const struct scuda_copy3d *c, uint64_t ctx, struct copy_sh
 }
 
 /* cuGraphExecMemcpyNodeSetParams of a copy that the driver can make alone. */
-int32_t scuda_change_copy(uint64_t exec, uint64_t node, const struct scuda_copy3d *c, uint64_t ctx) {
+int32_t scuda_change_copy(uint64_t exec, uint64_t node, const struct scuda_copy3d *copy, uint64_t ctx) {
   struct target t = SETTING_EXEC(cuGraphExecMemcpyNodeSetParams);
   struct copy_shape shape;
-  uint64_t epoch = atomic_load(&scuda_graph_exec_epoch);
-  int known = copy_shape(c, ctx, &shape), takes = known && scuda_node_takes(&t, &shape, sizeof shape);
-  int32_t r = scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, c, ctx, takes ? SCUDA_SURE : SCUDA_CHANGES);
-  if (!r && known && !takes) scuda_node_took(&t, epoch, &shape, sizeof shape);
-  return r;
+  struct change c = scuda_change(&t, copy_shape(copy, ctx, &shape) ? &shape : NULL, sizeof shape);
+  return scuda_changed(&t, &c, scuda_wire_cuGraphExecMemcpyNodeSetParams(exec, node, copy, ctx, how(&c)));
 }
