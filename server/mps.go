@@ -70,11 +70,11 @@ const (
 
 // daemons are those of MPS: one a tenant, as an MPS server serves one user.
 type daemons struct {
-	s       *supervisor
-	program string // NVIDIA's
-	look    time.Duration
-	leave   time.Duration // how long one may take to take leave of a worker
-	idle    time.Duration
+	s        *supervisor
+	program  string // NVIDIA's
+	look     time.Duration
+	patience time.Duration // how long one may take to take leave of a worker
+	idle     time.Duration
 
 	mu sync.Mutex // guards what follows, and what daemons say of it
 	by map[string]*daemon
@@ -137,8 +137,7 @@ func openMPS(s *supervisor) (*daemons, error) {
 			"remedy", "end them before: stop the server, which waits for them (--drain), and start it again")
 	}
 	return &daemons{s: s, program: program, look: cmp.Or(s.cfg.mpsLook, mpsLook),
-		leave: cmp.Or(s.cfg.mpsPatience, mpsPatience), idle: mpsIdle,
-		by: map[string]*daemon{}}, nil
+		patience: cmp.Or(s.cfg.mpsPatience, mpsPatience), idle: mpsIdle, by: map[string]*daemon{}}, nil
 }
 
 // mostSessions is how many CUDA sessions of a tenant fit on its daemon, beside those for which workers are ready.
@@ -390,7 +389,7 @@ func (x *daemon) farewell(pid int) {
 	if p == nil || p.gone() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), d.leave)
+	ctx, cancel := context.WithTimeout(context.Background(), d.patience)
 	defer cancel()
 	if had, err := mps.Terminate(ctx, p, pid); err != nil {
 		d.s.log.Warn("an MPS server did not take leave of a worker that is ended; its peers may have errors", "tenant",

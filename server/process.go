@@ -89,6 +89,7 @@ type failedInfo struct {
 	Result cuda.CUresult // what the driver answered, where it is that
 }
 
+// failure is what a worker says that cannot serve.
 func failure(err error) failedInfo {
 	f := failedInfo{Error: err.Error()}
 	if e := new(probe.Error); errors.As(err, &e) {
