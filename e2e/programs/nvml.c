@@ -1,21 +1,11 @@
 // What nvidia-smi and PyTorch ask of NVML first.
-#include <dlfcn.h>
-#include <stdio.h>
+#include "nvml_call.h"
 #include <string.h>
 
 typedef struct nvmlDevice_st *device;
 typedef struct {
   unsigned long long total, free, used;
 } memory;
-#define FN(name, ...) int (*name)(__VA_ARGS__) = (int (*)(__VA_ARGS__))dlsym(lib, #name)
-#define CK(call) \
-  do { \
-    int r_ = (call); \
-    if (r_) { \
-      printf("%s = %d\n", #call, r_); \
-      return 1; \
-    } \
-  } while (0)
 
 int main(void) {
   void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);

@@ -1,7 +1,6 @@
 // What NVML says of the GPUs of several servers: numbers, names, places, and pairs of GPUs. With each line on standard
 // input it asks for the memory of each GPU again, and at last begins anew.
-#include <dlfcn.h>
-#include <stdio.h>
+#include "nvml_call.h"
 #include <string.h>
 
 typedef struct nvmlDevice_st *device;
@@ -20,15 +19,6 @@ typedef struct {
   unsigned gpu_instance, compute_instance;
 } event;
 static void *lib;
-#define FN(name, ...) int (*name)(__VA_ARGS__) = (int (*)(__VA_ARGS__))dlsym(lib, #name)
-#define CK(call) \
-  do { \
-    int r_ = (call); \
-    if (r_) { \
-      printf("%s = %d\n", #call, r_); \
-      return 1; \
-    } \
-  } while (0)
 enum { MOST = 8 };
 
 static int events(device first, device last) {

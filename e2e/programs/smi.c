@@ -1,7 +1,6 @@
 // smi: what nvidia-smi shows of each GPU, ten times a second until standard input ends.
-#include <dlfcn.h>
+#include "nvml_call.h"
 #include <poll.h>
-#include <stdio.h>
 
 typedef struct nvmlDevice_st *device;
 typedef struct {
@@ -15,15 +14,6 @@ typedef struct {
   unsigned long long used;
   unsigned instance, compute;
 } process;
-#define FN(name, ...) int (*name)(__VA_ARGS__) = (int (*)(__VA_ARGS__))dlsym(lib, #name)
-#define CK(call) \
-  do { \
-    int r_ = (call); \
-    if (r_) { \
-      printf("%s = %d\n", #call, r_); \
-      return 1; \
-    } \
-  } while (0)
 
 int main(void) {
   void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW);
