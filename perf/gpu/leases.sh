@@ -8,28 +8,9 @@
 # differs. GPU=sim:3 takes simulated GPUs, BUILD another folder than build.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-build=${BUILD:-$here/../../build}
-scuda=$build/scuda
-work=$(mktemp -d)
-server_pid=
-end() {
-  if [ -n "$server_pid" ]; then kill "$server_pid" 2>/dev/null || true; wait "$server_pid" 2>/dev/null || true; fi
-  rm -rf "$work"
-}
-trap end EXIT
-
-export SCUDA_ADMIN=$work/admin SCUDA_LIB=$build/lib
-"$scuda" serve 127.0.0.1:0 --gpu "${GPU:-real}" --state-dir "$work/state" --cache-dir none \
-  >"$work/out" 2>"$work/log" &
-server_pid=$!
-for _ in $(seq 300); do
-  if grep -q '^listening on ' "$work/out" && [ -S "$SCUDA_ADMIN" ]; then break; fi
-  kill -0 "$server_pid" || { cat "$work/log" >&2; exit 1; }
-  sleep 0.1
-done
-SCUDA_SERVER=$(sed -n 's/^listening on //p' "$work/out")
-export SCUDA_SERVER
+# shellcheck source=perf/gpu/serving.sh
+. "$(dirname "${BASH_SOURCE[0]}")/serving.sh"
+serve
 
 cat >"$work/see.py" <<'END'
 """Prints what a program sees: GPUs by CUDA and by NVML, and the size of the first. With an argument it stays."""

@@ -9,29 +9,11 @@
 # minute, and fails where anything differs. BUILD names another folder than build.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-top=$here/../..
-build=${BUILD:-$top/build}
-scuda=$build/scuda
-work=$(mktemp -d)
-server_pid=
-end() {
-  if [ -n "$server_pid" ]; then kill "$server_pid" 2>/dev/null || true; wait "$server_pid" 2>/dev/null || true; fi
-  rm -rf "$work"
-}
-trap end EXIT
-
-export SCUDA_ADMIN=$work/admin SCUDA_LIB=$build/lib
-"$scuda" serve 127.0.0.1:0 --gpu real --mps on --state-dir "$work/state" --cache-dir none >"$work/out" 2>"$work/log" &
-server_pid=$!
+# shellcheck source=perf/gpu/serving.sh
+. "$(dirname "${BASH_SOURCE[0]}")/serving.sh"
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+serve --mps on
 fail() { echo "mps_tenants.sh: $*" >&2; tail -20 "$work/log" >&2; exit 1; }
-for _ in $(seq 300); do
-  if grep -q '^listening on ' "$work/out" && [ -S "$SCUDA_ADMIN" ]; then break; fi
-  kill -0 "$server_pid" || fail "the server ended"
-  sleep 0.1
-done
-SCUDA_SERVER=$(sed -n 's/^listening on //p' "$work/out")
-export SCUDA_SERVER
 gcc -std=gnu11 -w -o "$work/fault" "$top/e2e/programs/fault.c" -I "$top/shim/include" -L "$build/lib" \
   -l:libcuda.so.1 -Wl,--allow-shlib-undefined
 

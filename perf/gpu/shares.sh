@@ -10,34 +10,10 @@
 # BUILD another folder than build, SECONDS_EACH other times than 10 s.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-build=${BUILD:-$here/../../build}
-scuda=$build/scuda
+# shellcheck source=perf/gpu/serving.sh
+. "$(dirname "${BASH_SOURCE[0]}")/serving.sh"
 kernel=${1:-20000}
 each=${SECONDS_EACH:-10}
-work=$(mktemp -d)
-server_pid=
-stop() {
-  if [ -n "$server_pid" ]; then kill "$server_pid" 2>/dev/null || true; wait "$server_pid" 2>/dev/null || true; fi
-  server_pid=
-}
-trap 'stop; rm -rf "$work"' EXIT
-
-export SCUDA_ADMIN=$work/admin SCUDA_LIB=$build/lib
-serve() { # OPTION …
-  stop
-  rm -f "$SCUDA_ADMIN"
-  "$scuda" serve 127.0.0.1:0 --gpu "${GPU:-real}" --state-dir "$work/state" --cache-dir none "$@" \
-    >"$work/out" 2>"$work/log" &
-  server_pid=$!
-  for _ in $(seq 300); do
-    if grep -q '^listening on ' "$work/out" && [ -S "$SCUDA_ADMIN" ]; then break; fi
-    kill -0 "$server_pid" || { cat "$work/log" >&2; exit 1; }
-    sleep 0.1
-  done
-  SCUDA_SERVER=$(sed -n 's/^listening on //p' "$work/out")
-  export SCUDA_SERVER
-}
 load() { # NAME OPERATION NUMBER, with the credential in $work/NAME.token, if there is one: times to $work/NAME
   { sleep 4; echo "$each"; } | SCUDA_TOKEN=$(cat "$work/$1.token" 2>/dev/null || true) \
     "$scuda" run -- "$build/scuda-load" "$2" "$3" 0 | grep -v ready >"$work/$1"
