@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -54,5 +55,14 @@ func TestReadersLearnWhy(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		_ = line.Close()
+	}
+}
+
+// A loss is said in the same words by whichever connection notices it first.
+func TestReasonOfALoss(t *testing.T) {
+	for _, err := range []error{&goneError{io.EOF}, &awayError{time.Minute, io.EOF}} {
+		if got := reason(fmt.Errorf("receive from 10.0.0.2:14833: %w", err)); got != err.Error() {
+			t.Errorf("%q, by itself %q", got, err)
+		}
 	}
 }

@@ -269,9 +269,13 @@ func (s *Session) broken(err error) {
 }
 
 func reason(err error) string {
+	var away *awayError
+	var gone *goneError
 	switch {
-	case errors.As(err, new(*awayError)), errors.As(err, new(*goneError)):
-		return err.Error()
+	case errors.As(err, &away): // without what whoever noticed it put in front
+		return away.Error()
+	case errors.As(err, &gone):
+		return gone.Error()
 	case errors.As(err, new(*transport.SessionEnded)):
 		return "the server has ended it meanwhile: " + err.Error()
 	case errors.Is(err, io.EOF):
