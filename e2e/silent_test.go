@@ -97,7 +97,7 @@ func TestStoppedProgram(t *testing.T) {
 	s := serve(t)
 	c, p := s.halfway(t)
 	c.signal(syscall.SIGSTOP)
-	p.Cut()
+	p.Break(chaos.Half, chaos.Up) // if the server saw all of them closed it would take the program for killed
 	c.stdin.Close()
 	long(t)
 	c.signal(syscall.SIGCONT)
