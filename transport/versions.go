@@ -80,6 +80,8 @@ const (
 	CapProfile = "profile"
 	// CapNCCL: the server takes the commands of NCCL, and says whether it carries them out.
 	CapNCCL = "nccl"
+	// CapSkip: the server knows that parts of a client's command stream are for others, and takes the command skip.
+	CapSkip = "skip"
 )
 
 // capabilityTexts say in a refusal what the other side is asked for.
@@ -88,14 +90,14 @@ var capabilityTexts = map[string]string{
 	CapResumeRDMA: "a control connection of RDMA that outlives its sockets",
 	CapTickets:    "tickets for further connections", CapQueue: "a queue for its places",
 	CapAdmin: "an admin interface over its port", CapProfile: "profiles of its GPUs",
-	CapNCCL: "NCCL in its workers",
+	CapNCCL: "NCCL in its workers", CapSkip: "clients of several servers",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
 //
 // Sessions of CUDA offer more where both sides want it ([Resuming]).
 func Offered() []string {
-	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL}
+	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL, CapSkip}
 }
 
 // Resuming are the capabilities of sessions whose connections may lose their sockets.

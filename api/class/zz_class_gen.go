@@ -459,6 +459,7 @@ var ofWire = [...]Class{
 	36: Launch,  // launch_several
 	37: Memory,  // order_join
 	38: Memory,  // order
+	53: Other,   // skip
 	39: Other,   // bye
 	40: Other,   // profile
 	41: Other,   // profile_read

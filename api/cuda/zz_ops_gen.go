@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "a57dade64580edc8016ae80fb5ac220ed407806f26b3bbcb31e82d982f63e4e5"
+const Digest = "73748ca67b54cfe67bbcc307e8a83222f9e033dcad6e3754194a74e1170e99f8"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

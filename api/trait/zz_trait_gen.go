@@ -62,6 +62,7 @@ var ofWire = [...]Set{
 	32: Bulk,               // copy_3d
 	36: Launches,           // launch_several
 	37: Contextless,        // order_join
+	53: Contextless,        // skip
 	39: Contextless,        // bye
 	40: Contextless,        // profile
 	41: Contextless,        // profile_read

@@ -58,6 +58,7 @@ var structures = []structure{
 	{"order_place", view[OrderPlace]},
 	{"order", view[Order]},
 	{"order_after", view[OrderAfter]},
+	{"skip", view[Skip]},
 	{"bye", view[Bye]},
 	{"profile", view[Profile]},
 	{"profile_state", view[ProfileState]},

@@ -43,6 +43,7 @@ const (
 	OpLaunchSeveral     uint16 = 0xf024
 	OpOrderJoin         uint16 = 0xf025
 	OpOrder             uint16 = 0xf026
+	OpSkip              uint16 = 0xf035
 	OpBye               uint16 = 0xf027
 	OpProfile           uint16 = 0xf028
 	OpProfileRead       uint16 = 0xf029
@@ -99,6 +100,7 @@ var opNames = map[uint16]string{
 	OpLaunchSeveral:     "launch_several",
 	OpOrderJoin:         "order_join",
 	OpOrder:             "order",
+	OpSkip:              "skip",
 	OpBye:               "bye",
 	OpProfile:           "profile",
 	OpProfileRead:       "profile_read",
@@ -1042,6 +1044,14 @@ type OrderAfter struct {
 
 // SizeOrderAfter is the size of OrderAfter in bytes.
 const SizeOrderAfter = 24
+
+// Skip is the payload of OpSkip.
+type Skip struct {
+	Bytes uint64
+}
+
+// SizeSkip is the size of Skip in bytes.
+const SizeSkip = 8
 
 // Bye is the payload of OpBye.
 // the program ends, and this is its last command

@@ -63,6 +63,7 @@ var wireOps = [...]handler{
 	wire.OpLaunchSeveral - firstWire:     (*Session).launchSeveral,
 	wire.OpOrderJoin - firstWire:         inOrdering((*ordering).join),
 	wire.OpBye - firstWire:               (*Session).bye,
+	wire.OpSkip - firstWire:              (*Session).skip,
 	wire.OpProfile - firstWire:           inProfile((*profile).control),
 	wire.OpProfileRead - firstWire:       inProfile((*profile).read),
 	wire.OpProfileNumber - firstWire:     inProfile((*profile).number),
@@ -401,6 +402,22 @@ func (s *Session) ping(c *command) (cuda.CUresult, error) {
 	}
 	return cuda.CUDA_SUCCESS, nil
 }
+
+// skip notes that part of the client's command stream is for other servers.
+func (s *Session) skip(c *command) (cuda.CUresult, error) {
+	p, _, err := view[wire.Skip](c)
+	if err != nil {
+		return 0, err
+	}
+	if n := p.Bytes; c.Thread != transport.CoreThread || n == 0 || n%8 != 0 || max(n, s.in.at) > mostSkipped {
+		return 0, protocolError("a skip of %d bytes at %d by thread %d", n, s.in.at, c.Thread)
+	}
+	s.in.at += p.Bytes
+	return cuda.CUDA_SUCCESS, nil
+}
+
+// mostSkipped is a position that no client's stream gets to, and so much less than would make one overflow.
+const mostSkipped = 1 << 62
 
 // bye notes that the program takes its leave.
 func (s *Session) bye(*command) (cuda.CUresult, error) {
