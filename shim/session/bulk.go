@@ -44,7 +44,7 @@ type transfers struct {
 	threads    func(n int) bool
 	path       pathConfig // RDMA's
 	dialer     *dialer
-	shared     *Shared
+	shared     shared
 	log        *slog.Logger
 	registered *registrations // have the memory of downloads
 	traffic    *traffic

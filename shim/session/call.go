@@ -27,7 +27,7 @@ type calls struct {
 	ahead   int     // bytes of replies whose threads have not come yet
 	pages   [transport.MaxThreads / waiterPage]atomic.Pointer[[waiterPage]waiter]
 
-	shared *Shared
+	shared shared
 }
 
 // waiter is a thread's place for the reply to its one unanswered call.

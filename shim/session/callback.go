@@ -56,7 +56,7 @@ type callback struct {
 
 	reserve    *transport.Reserve // for the connection
 	dialer     *dialer
-	shared     *Shared
+	shared     shared
 	log        *slog.Logger
 	opening    func() // told before it is opened; may be nil
 	runHost    func(HostFunction, int32)

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/transport"
 )
 
@@ -152,7 +151,7 @@ func (h *heart) rest(s *Session) {
 
 // isAwaited says whether a thread waits for the server.
 func isAwaited(s *Session) bool {
-	if s.heart.writers.Load() > 0 || atomic.LoadUint32(&s.shared.TransfersPending) > 0 ||
+	if s.heart.writers.Load() > 0 || s.registered.pending.Load() > 0 ||
 		s.heart.ponged.Load() != atomic.LoadUint64(&s.heart.pinged) {
 		return true
 	}
@@ -184,17 +183,10 @@ func signsOf(s *Session) signs {
 // ping asks the server for a sign of life, unless it owes one or cannot be written to.
 func ping(s *Session) {
 	h := &s.heart
-	if h.ponged.Load() != h.pinged || !s.send.TryLock() {
+	if h.ponged.Load() != h.pinged {
 		return
 	}
-	defer s.send.flush(0)
-	defer s.send.Unlock()
-	if ev, err := s.conn.Wait(transport.Writable, 0); err != nil || ev == 0 {
-		return
-	}
-	command := own(wire.OpPing, 0, make([]byte, 8))
-	atomic.StoreUint64(&h.pinged, s.send.number(command))
-	if err := s.send.sendFrame(command); err != nil {
+	if s.send.ping(&s.out, func(number uint64) { atomic.StoreUint64(&h.pinged, number) }) != nil {
 		h.stir() // the next beat reads why
 	}
 }

@@ -68,7 +68,7 @@ func (s *Session) ask(command, bulk []byte) (int32, error) {
 		s.fail(err)
 	}
 	if wait {
-		if err := s.send.sendOwn(command, bulk, func(number uint64) { s.calls.awaits(w, number) }); err != nil {
+		if err := s.send.sendOwn(&s.out, command, bulk, func(number uint64) { s.calls.awaits(w, number) }); err != nil {
 			s.broken(err)
 		}
 		s.reader.await(w)

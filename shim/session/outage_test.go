@@ -14,7 +14,7 @@ import (
 // What the outages of a session took, the longest of them and what was sent again stand where the front finds them.
 func TestOutagesAreNoted(t *testing.T) {
 	f := newFront(t, 1<<16)
-	s := &Session{shared: f.shared}
+	s := &Session{shared: shared{f.shared, &f.shared.Lost}}
 	for _, lasted := range []time.Duration{2 * time.Second, 5 * time.Second, -time.Second, time.Second} {
 		f.shared.Outages.note(lasted)
 	}

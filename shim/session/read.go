@@ -29,7 +29,7 @@ type reader struct {
 	notice     atomic.Pointer[notice] // what the server said last
 
 	conn       transport.Conn
-	shared     *Shared
+	shared     shared
 	log        *slog.Logger
 	print      func(stream uint32, text []byte)
 	calls      *calls
@@ -166,8 +166,8 @@ const (
 func (rd *reader) runBackground() {
 	runtime.LockOSThread()
 	for rd.shared.lost() == 0 {
-		if atomic.LoadUint32(&rd.shared.TransfersPending) == 0 {
-			rd.park(func() bool { return atomic.LoadUint32(&rd.shared.TransfersPending) == 0 })
+		if rd.registered.pending.Load() == 0 {
+			rd.park(func() bool { return rd.registered.pending.Load() == 0 })
 			continue
 		}
 		if _, err := rd.conn.Wait(transport.Readable, -1); err != nil {
@@ -209,7 +209,7 @@ func (rd *reader) park(idle func() bool) {
 }
 
 func (rd *reader) kick() {
-	if atomic.LoadUint32(&rd.shared.TransfersPending) > 0 &&
+	if rd.registered.pending.Load() > 0 &&
 		atomic.CompareAndSwapUint32(&rd.background, backgroundParked, backgroundAwake) {
 		futexWake(&rd.background)
 	}

@@ -46,14 +46,15 @@ type registrations struct {
 	lastFlush    uint64     // the last FLUSH that was answered
 	arrived      *sync.Cond // of the lock: a download has arrived, or the session has ended
 
-	running  atomic.Int64 // host functions that may still run
-	captured atomic.Int64 // captured downloads
+	running  atomic.Int64  // host functions that may still run
+	captured atomic.Int64  // captured downloads
+	pending  atomic.Uint32 // asynchronous downloads that have not completed; shared has those of all sessions
 
-	shared *Shared
+	shared shared
 	calls  *calls // have the destinations of synchronous downloads
 }
 
-func (rs *registrations) init(sh *Shared, cs *calls) {
+func (rs *registrations) init(sh shared, cs *calls) {
 	rs.shared, rs.calls = sh, cs
 	rs.downloads = make(map[uint32]transfer)
 	rs.nextDownload = transport.FirstTransfer
@@ -106,6 +107,7 @@ func (rs *registrations) download(dst []byte, captured bool) uint32 {
 	if captured {
 		rs.captured.Add(1)
 	} else {
+		rs.pending.Add(1)
 		atomic.AddUint32(&rs.shared.TransfersPending, 1)
 	}
 	return id
@@ -136,6 +138,7 @@ func (rs *registrations) endDownload(id uint32) {
 	if t, ok := rs.downloads[id]; ok && !t.kept {
 		delete(rs.downloads, id)
 		rs.arrived.Broadcast()
+		rs.pending.Add(^uint32(0))
 		atomic.AddUint32(&rs.shared.TransfersPending, ^uint32(0))
 	}
 }
@@ -168,7 +171,7 @@ func (rs *registrations) overlaps(p []byte) bool {
 	if rs.running.Load() > 0 {
 		return true
 	}
-	if atomic.LoadUint32(&rs.shared.TransfersPending) == 0 && rs.captured.Load() == 0 {
+	if rs.pending.Load() == 0 && rs.captured.Load() == 0 {
 		return false
 	}
 	rs.Lock()

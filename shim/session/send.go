@@ -1,8 +1,8 @@
 package session
 
 import (
+	"cmp"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -15,30 +15,51 @@ import (
 	"scuda.dev/scuda/transport/bulk"
 )
 
-// sender sends the commands of the ring, and the bytes that belong to them, over the main connection.
+// sender sends the commands of the ring, each to its session, and the bytes that belong to them.
 //
-// Locks: whoever holds the sender's own lock may write to the connection; it guards all that is not atomic. A thread
-// that finds no room in the connection reads answers meanwhile, and so takes the reader's place under it. again, turn
-// and what is in shared are atomic.
+// Locks: whoever holds the sender's own lock may write to the main connections; it guards all that is not atomic, and
+// the [outlet] of each session. A thread that finds no room in a connection reads answers meanwhile, and so takes that
+// reader's place under it. again, turn and what is in shared are atomic.
 type sender struct {
 	mutex
-	head   uint64      // how much of the ring has been sent
-	own    uint64      // how many commands of the core itself
-	turn   uint32      // futex: counts finished bulk transfers
-	again  atomic.Bool // the sender has to look at the ring though its tail has not moved
-	header [transport.FrameHeaderSize]byte
-	bufs   [3][]byte
+	head    uint64      // how much of the ring has been sent
+	turn    uint32      // futex: counts finished bulk transfers
+	again   atomic.Bool // the sender has to look at the ring though its tail has not moved
+	outlets []*outlet   // by the number of their server; never changes once run has begun
 
-	ring    []byte // mapped twice in a row
-	mask    uint64
-	ready   uint64 // so much of it needs no page fault any more; run's
-	conn    transport.Conn
-	shared  *Shared
-	reader  *reader
-	bulk    *transfers
-	traffic *traffic
-	heart   *heart
-	owner   owner
+	ring   []byte // mapped twice in a row
+	mask   uint64
+	ready  uint64 // so much of it needs no page fault any more; run's
+	shared *Shared
+}
+
+// over says whether every session has ended.
+func (s *sender) over() bool {
+	for _, o := range s.outlets {
+		if o.lost() == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// awaited says whether a thread waits for an answer.
+func (s *sender) awaited() bool {
+	for _, o := range s.outlets {
+		if o.reader.taken() {
+			return true
+		}
+	}
+	return false
+}
+
+// fail ends a session whose connection broke, or (nil) all.
+func (s *sender) fail(o *outlet, err error) {
+	for _, each := range s.outlets {
+		if o == nil || each == o {
+			each.owner.broken(err)
+		}
+	}
 }
 
 // run sends what nobody waits for. It spins for a moment after its last work, so that a burst of commands pays no
@@ -51,7 +72,7 @@ func (s *sender) run() {
 	}
 	worked := time.Now()
 	seen, idle := atomic.LoadUint64(&s.shared.Head), time.Now()
-	for i := 0; s.shared.lost() == 0; i++ {
+	for i := 0; !s.over(); i++ {
 		if tail := atomic.LoadUint64(&s.shared.Tail); tail != seen || s.again.Load() {
 			seen = tail
 			if !s.again.Swap(false) {
@@ -65,7 +86,7 @@ func (s *sender) run() {
 			continue
 		}
 		now := time.Now()
-		if now.Sub(worked) < awaited && s.reader.taken() {
+		if now.Sub(worked) < awaited && s.awaited() {
 			idle = now
 		}
 		if now.Sub(idle) < spin {
@@ -73,7 +94,7 @@ func (s *sender) run() {
 			continue
 		}
 		atomic.StoreUint32(&s.shared.Asleep, 1)
-		if atomic.LoadUint64(&s.shared.Tail) == seen && !s.again.Load() && s.shared.lost() == 0 {
+		if atomic.LoadUint64(&s.shared.Tail) == seen && !s.again.Load() && !s.over() {
 			futexWait(&s.shared.Asleep, 1, 0)
 		}
 		atomic.StoreUint32(&s.shared.Asleep, 0)
@@ -102,12 +123,12 @@ func (s *sender) populate(end uint64) {
 // again after freeing it. A caller that only cares for the ring up to end leaves what came behind it to the sender,
 // lest it sends for others for ever.
 func (s *sender) flush(end uint64) {
-	for s.shared.lost() == 0 && s.TryLock() {
-		stuck, err := s.drain(end)
+	for !s.over() && s.TryLock() {
+		stuck, o, err := s.drain(end)
 		s.Unlock()
 		if err != nil {
-			s.owner.broken(err)
-			return
+			s.fail(o, err)
+			continue // other sessions go on
 		}
 		head := atomic.LoadUint64(&s.shared.Head)
 		if stuck || atomic.LoadUint64(&s.shared.Tail) == head {
@@ -128,54 +149,76 @@ func (s *sender) wake() {
 }
 
 // drain sends the ring at least up to want or its tail, or up to a bulk command, whose owner is on the way with the
-// data; then stuck is true. The lock is held.
-func (s *sender) drain(want uint64) (stuck bool, err error) {
+// data; then stuck is true. An error is that of one session, or (nil) of all. The lock is held.
+func (s *sender) drain(want uint64) (stuck bool, broken *outlet, err error) {
 	for {
 		tail := atomic.LoadUint64(&s.shared.Tail)
 		if tail == s.head || s.head >= want {
-			return false, nil
+			return false, nil, nil
 		}
-		end, err := s.scan(tail)
+		o, end, err := s.scan(tail)
 		if err != nil {
-			return false, err
+			return false, nil, err
 		}
 		if end == s.head {
-			return true, nil
+			return true, nil, nil
 		}
-		if err := s.sendRing(end); err != nil {
-			return false, err
+		if err := s.sendRing(o, end); err != nil {
+			return false, o, err
 		}
 	}
 }
 
-// scan finds how far the ring may be sent in one frame.
-func (s *sender) scan(tail uint64) (uint64, error) {
-	end := s.head
-	for end < tail && end-s.head < maxFrameFromRing {
-		size, flags := s.command(end)
-		if size < transport.CommandHeaderSize || size%8 != 0 || size > transport.MaxCommand || size > tail-end {
-			return 0, fmt.Errorf(
-				"the program's command ring is damaged (a command of %d bytes at %d); did the program write over it?", size, end)
+// scan finds how far the ring may be sent in one frame, and to whom.
+func (s *sender) scan(tail uint64) (o *outlet, end uint64, err error) {
+	for end = s.head; end < tail && end-s.head < maxFrameFromRing; {
+		c := s.command(end)
+		if c.size < transport.CommandHeaderSize || c.size%8 != 0 || c.size > transport.MaxCommand || c.size > tail-end ||
+			int(c.server) >= len(s.outlets) {
+			return nil, 0, fmt.Errorf("the program's command ring is damaged (a command of %d bytes for server %d at %d); "+
+				"did the program write over it?", c.size, c.server, end)
 		}
-		if flags&transport.FlagBulk != 0 {
+		if o == nil {
+			o = s.outlets[c.server]
+		}
+		if o != s.outlets[c.server] || c.flags&transport.FlagBulk != 0 && !o.over() {
 			break
 		}
-		end += size
+		end += c.size
 	}
-	return end, nil
+	return o, end, nil
 }
 
-func (s *sender) command(at uint64) (size uint64, flags transport.CommandFlags) {
+// ringCommand is what the sender has to know of a command.
+type ringCommand struct {
+	size   uint64
+	flags  transport.CommandFlags
+	server uint32 // whose it is, from 0 on
+}
+
+// serverShift is where the number of a command's server stands in the thread's word of its header, which has room above
+// [transport.MaxThreads]. No server is told its number.
+const serverShift = 28
+
+func (s *sender) command(at uint64) ringCommand {
 	b := s.ring[at&s.mask:]
-	return uint64(binary.LittleEndian.Uint32(b)), transport.CommandFlags(binary.LittleEndian.Uint16(b[6:]))
+	return ringCommand{
+		size:   uint64(binary.LittleEndian.Uint32(b)),
+		flags:  transport.CommandFlags(binary.LittleEndian.Uint16(b[6:])),
+		server: binary.LittleEndian.Uint32(b[24:]) >> serverShift,
+	}
 }
 
-// sendRing sends the ring up to end as one frame and gives the front its room back.
-func (s *sender) sendRing(end uint64) error {
-	s.heart.stir()
-	start := s.head & s.mask
-	if err := s.sendFrame(s.ring[start : start+end-s.head]); err != nil {
-		return err
+// sendRing sends the ring up to end as one frame to its session and gives the front its room back. What a session that
+// is over does not take is passed over.
+func (s *sender) sendRing(o *outlet, end uint64) (err error) {
+	if len(s.outlets) > 1 {
+		for at := s.head; at < end; at += s.command(at).size {
+			s.ring[at&s.mask+27] &= 1<<(serverShift-24) - 1
+		}
+	}
+	if !o.over() {
+		err = o.sendCommands(s.ring[s.head&s.mask:][:end-s.head], s.head)
 	}
 	s.head = end
 	atomic.StoreUint64(&s.shared.Head, end)
@@ -183,93 +226,17 @@ func (s *sender) sendRing(end uint64) error {
 		atomic.StoreUint32(&s.shared.Starved, 0)
 		futexWake(&s.shared.Starved)
 	}
-	return nil
-}
-
-func (s *sender) sendFrame(commands []byte) error {
-	header := transport.FrameHeader{Len: uint32(len(commands))}.Append(s.header[:0])
-	s.bufs[0], s.bufs[1] = header, commands
-	return s.write(s.bufs[:2])
-}
-
-// write sends all of bufs, which it uses up. The lock is held.
-func (s *sender) write(bufs [][]byte) error {
-	for len(bufs) > 0 {
-		if len(bufs[0]) == 0 {
-			bufs = bufs[1:]
-			continue
-		}
-		n, err := s.conn.Send(bufs)
-		if errors.Is(err, transport.ErrAgain) {
-			if err := s.awaitRoom(); err != nil {
-				return err
-			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		s.traffic.sent.Add(uint64(n))
-		for i := range bufs {
-			k := min(n, len(bufs[i]))
-			bufs[i] = bufs[i][k:]
-			n -= k
-		}
-	}
-	return nil
-}
-
-var padding [8]byte
-
-// writeBulk sends data straight from the program's memory, padded.
-func (s *sender) writeBulk(data []byte) error {
-	pad := transport.Pad(len(data)) - len(data)
-	for len(data) > 0 {
-		s.bufs[0] = data
-		n, err := s.conn.Send(s.bufs[:1])
-		if errors.Is(err, transport.ErrAgain) {
-			if err := s.awaitRoom(); err != nil {
-				return err
-			}
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		s.traffic.sent.Add(uint64(n))
-		data = data[n:]
-	}
-	s.bufs[0] = padding[:pad]
-	return s.write(s.bufs[:1])
-}
-
-// awaitRoom waits until the connection takes more bytes. As the server may be unable to read on before it has got rid
-// of an answer, answers are read meanwhile, unless somebody else does.
-func (s *sender) awaitRoom() error {
-	if lost := s.shared.lost(); lost != 0 {
-		return errEnded
-	}
-	s.heart.writers.Add(1)
-	defer s.heart.writers.Add(-1)
-	if !s.reader.tryRead() {
-		_, err := s.conn.Wait(transport.Writable, otherReaderPause)
-		return err
-	}
-	defer s.reader.endRead()
-	ev, err := s.conn.Wait(transport.Readable|transport.Writable, -1)
-	if err == nil && ev&transport.Readable != 0 {
-		err = s.reader.readAvailable()
-	}
 	return err
 }
 
-// sendBulk sends the ring up to end, where a bulk command ends, and then data, or gives the upload that is on its way.
-func (s *sender) sendBulk(end uint64, data []byte) *upload {
+// sendBulk sends the ring up to end, where a bulk command of a session ends, and then data, or gives the upload that is
+// on its way.
+func (s *sender) sendBulk(o *outlet, end uint64, data []byte) *upload {
 	s.Lock()
-	up, err := s.takeTurn(end, data)
+	up, err := s.takeTurn(o, end, data)
 	s.Unlock()
 	if err != nil {
-		s.owner.broken(err)
+		s.fail(o, err)
 	} else {
 		s.flush(end)
 	}
@@ -277,19 +244,23 @@ func (s *sender) sendBulk(end uint64, data []byte) *upload {
 }
 
 // takeTurn sends a bulk command and its data when it is the first in the ring. The lock is held, and let go in between.
-func (s *sender) takeTurn(end uint64, data []byte) (*upload, error) {
+func (s *sender) takeTurn(o *outlet, end uint64, data []byte) (*upload, error) {
 	for {
-		if s.shared.lost() != 0 {
-			return nil, errEnded
-		}
-		stuck, err := s.drain(toTail)
-		if err != nil {
+		stuck, broken, err := s.drain(toTail)
+		switch {
+		case o.over():
+			return nil, cmp.Or(err, errEnded)
+		case err != nil && broken == nil:
 			return nil, err
-		}
-		if !stuck {
+		case err != nil:
+			s.Unlock()
+			s.fail(broken, err)
+			s.Lock()
+			continue
+		case !stuck:
 			return nil, fmt.Errorf("no bulk command ends at %d of the command ring", end)
 		}
-		if size, _ := s.command(s.head); s.head+size == end {
+		if s.head+s.command(s.head).size == end {
 			break
 		}
 		// Another thread's bulk command comes first.
@@ -298,10 +269,10 @@ func (s *sender) takeTurn(end uint64, data []byte) (*upload, error) {
 		futexWait(&s.turn, turn, 0)
 		s.Lock()
 	}
-	up := s.sendBeside(data)
-	err := s.sendRing(end)
+	up := s.sendBeside(o, data)
+	err := s.sendRing(o, end)
 	if err == nil && up == nil {
-		err = s.writeBulk(data)
+		err = o.writeBulk(data)
 	}
 	if err != nil {
 		return up, err
@@ -313,12 +284,12 @@ func (s *sender) takeTurn(end uint64, data []byte) (*upload, error) {
 
 // sendBeside hands the data of the command at the ring's head over to the bulk connections; nil when they are not for
 // it.
-func (s *sender) sendBeside(data []byte) *upload {
+func (s *sender) sendBeside(o *outlet, data []byte) *upload {
 	head := s.ring[s.head&s.mask:]
 	if len(data) < bulk.MinTransfer || binary.LittleEndian.Uint16(head[4:]) != wire.OpCopyH2D {
 		return nil
 	}
-	up := s.bulk.add(s.head, data)
+	up := o.bulk.add(s.head, data)
 	if up != nil {
 		flags := binary.LittleEndian.Uint16(head[6:])
 		binary.LittleEndian.PutUint16(head[6:], flags|uint16(transport.FlagTransfer))
@@ -326,33 +297,18 @@ func (s *sender) sendBeside(data []byte) *upload {
 	return up
 }
 
-// own builds a command of the core itself.
-func own(op uint16, flags transport.CommandFlags, payload []byte) []byte {
-	size := transport.CommandHeaderSize + transport.Pad(len(payload))
-	b := make([]byte, 0, size)
-	b = transport.CommandHeader{Size: uint32(size), Op: op, Flags: flags, Thread: transport.CoreThread}.Append(b)
-	return append(b, payload...)[:size]
-}
-
-// number gives a command of the core itself its number. The lock is held.
-func (s *sender) number(command []byte) uint64 {
-	s.own++
-	binary.LittleEndian.PutUint64(command[8:], s.own)
-	return s.own
-}
-
-// sendOwn sends a command of the core itself between those of the ring, and numbers it; numbered, if not nil, is told
-// the number before the command is on its way.
-func (s *sender) sendOwn(command, bulk []byte, numbered func(uint64)) error {
-	s.heart.stir()
+// sendOwn sends a command of the core itself to a session between those of the ring, and numbers it; numbered, if not
+// nil, is told the number before the command is on its way.
+func (s *sender) sendOwn(o *outlet, command, bulk []byte, numbered func(uint64)) error {
+	o.heart.stir()
 	s.Lock()
-	n := s.number(command)
+	n := o.number(command)
 	if numbered != nil {
 		numbered(n)
 	}
-	err := s.sendFrame(command)
+	err := o.sendFrame(command)
 	if err == nil && bulk != nil {
-		err = s.writeBulk(bulk)
+		err = o.writeBulk(bulk)
 	}
 	s.Unlock()
 	if err == nil {
@@ -361,9 +317,24 @@ func (s *sender) sendOwn(command, bulk []byte, numbered func(uint64)) error {
 	return err
 }
 
-// sendRest sends what is pending, or gives up at the deadline.
-func (s *sender) sendRest(deadline time.Time) {
-	watch := time.AfterFunc(time.Until(deadline), s.conn.Shutdown)
+// ping sends a ping to a session, of which numbered is told the number first, unless it cannot be written to now.
+func (s *sender) ping(o *outlet, numbered func(uint64)) error {
+	if !s.TryLock() {
+		return nil
+	}
+	defer s.flush(0)
+	defer s.Unlock()
+	if ev, err := o.conn.Wait(transport.Writable, 0); err != nil || ev == 0 {
+		return nil
+	}
+	command := own(wire.OpPing, 0, make([]byte, 8))
+	numbered(o.number(command))
+	return o.sendFrame(command)
+}
+
+// sendRest sends what is pending and takes a session's leave, or gives up at the deadline.
+func (s *sender) sendRest(o *outlet, deadline time.Time) {
+	watch := time.AfterFunc(time.Until(deadline), o.conn.Shutdown)
 	defer watch.Stop()
 	for i := 0; !s.TryLock(); i++ {
 		if time.Now().After(deadline) {
@@ -371,15 +342,17 @@ func (s *sender) sendRest(deadline time.Time) {
 		}
 		nap(i)
 	}
-	_, err := s.drain(toTail)
+	_, _, err := s.drain(toTail)
 	s.Unlock()
 	if err == nil {
-		_ = s.sendOwn(own(wire.OpBye, 0, make([]byte, 8)), nil, nil)
+		_ = s.sendOwn(o, own(wire.OpBye, 0, make([]byte, 8)), nil, nil)
 	}
 }
 
-// release wakes whoever sleeps for room or a turn, and the sender, after the end of the session.
+// release wakes whoever sleeps for room or a turn, and the sender, after the end of a session. The sender passes over
+// what the ring still holds for it.
 func (s *sender) release() {
+	s.again.Store(true)
 	atomic.StoreUint32(&s.shared.Starved, 0)
 	futexWake(&s.shared.Starved)
 	atomic.StoreUint32(&s.shared.Asleep, 0)

@@ -12,11 +12,12 @@
 //   - the callback connection's reader, and the runner of host functions,
 //   - the heart, which notices a server that does not answer.
 //
-// A session's parts have the state, and say what their locks guard: the [sender] writes to the main connection, the
-// [reader] reads from it, the [calls] are those whose replies are due, the [registrations] what the server may ask for;
-// the [callback] connection and the bulk [transfers] have connections of their own, which the [dialer] opens.
+// The command ring is the program's, and so is its [sender], which writes to the main connection of each session (its
+// [outlet]). A session's other parts have its state, and say what their locks guard: the [reader] reads from the main
+// connection, the [calls] are those whose replies are due, the [registrations] what the server may ask for; the
+// [callback] connection and the bulk [transfers] have connections of their own, which the [dialer] opens.
 //
-// Locks, in the order in which they may be taken: the sender's (who may write to the main connection), the reader's
+// Locks, in the order in which they may be taken: the sender's (who may write to the main connections), the reader's
 // place (who may read from it), reader.busy, a bulk connection's busy, then one of calls', registrations' and
 // transfers.mu, and last those of packages bulk and rdma.
 package session
@@ -109,7 +110,7 @@ var _ owner = (*Session)(nil)
 type Session struct {
 	cfg     Config
 	log     *slog.Logger
-	shared  *Shared
+	shared  shared
 	conn    transport.Conn // the main connection
 	dialer  dialer
 	cancel  context.CancelFunc
@@ -117,7 +118,8 @@ type Session struct {
 	failed  sync.Once
 	done    sync.WaitGroup
 
-	send       sender
+	send       *sender // the program's
+	out        outlet
 	reader     reader
 	calls      calls
 	registered registrations
@@ -133,12 +135,19 @@ type Session struct {
 
 // Open connects to the server and starts the engine. Errors are those of [transport.Dial].
 func Open(cfg Config) (*Session, error) {
-	s := &Session{cfg: cfg, log: cfg.Log, shared: cfg.Shared}
-	if err := s.send.takeRing(cfg.Shared); err != nil {
+	all, err := OpenAll(cfg.Shared, cfg)
+	if err != nil {
 		return nil, err
 	}
+	return all.Of(0), nil
+}
+
+// open connects to the server, whose commands the sender will take from the ring.
+func open(cfg Config, send *sender, last *uint32, required ...string) (*Session, error) {
+	s := &Session{cfg: cfg, log: cfg.Log, shared: shared{send.shared, last}, send: send}
 	hello := cfg.Hello
 	hello.Kind = transport.KindCUDA
+	hello.Requires = append(hello.Requires, required...)
 	s.shared.regions(&hello)
 	if cfg.Resume {
 		hello.Capabilities = transport.Resuming()
@@ -165,24 +174,21 @@ func Open(cfg Config) (*Session, error) {
 	s.log.Debug("session opened", "server", conn.Remote(), "session", welcome.Session, "driver", welcome.DriverVersion,
 		"gpu", welcome.GPU, "devices", len(welcome.Devices))
 	s.dialer.opened(conn.FD())
-	s.start(s.send.run)
+	return s, nil
+}
+
+// begin starts what the session has of its own.
+func (s *Session) begin() {
 	s.start(s.reader.runBackground)
 	s.start(s.callback.serve)
 	s.start(s.callback.runHosts)
 	s.start(func() { beats(s) })
-	if cfg.Transport == config.TransportRDMA {
-		if err := s.bulk.demandPath(); err != nil {
-			s.Close()
-			return nil, err
-		}
-	}
-	return s, nil
 }
 
 // connect tells the parts of each other.
 func (s *Session) connect() {
-	w := &s.send
-	w.conn, w.reader, w.bulk, w.traffic, w.owner = s.conn, &s.reader, &s.bulk, &s.traffic, s
+	w := &s.out
+	w.conn, w.shared, w.reader, w.bulk, w.traffic, w.owner = s.conn, s.shared, &s.reader, &s.bulk, &s.traffic, s
 
 	rd := &s.reader
 	rd.conn, rd.shared, rd.log, rd.print = s.conn, s.shared, s.log, s.cfg.Print
@@ -231,7 +237,7 @@ func (s *Session) fail(err error) {
 		n = &notice{}
 	}
 	last := cmp.Or(n.result, Unavailable)
-	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(last))
+	s.shared.end(last)
 	s.failed.Do(func() { sayWhy(s, n.text, last, err) }) // before it ends: a program may end as soon as its call returns
 	s.end(last)
 }
@@ -299,7 +305,7 @@ func reason(err error) string {
 
 // end makes every present and future call return result.
 func (s *Session) end(result int32) {
-	atomic.CompareAndSwapUint32(&s.shared.Lost, 0, uint32(result))
+	s.shared.end(result)
 	s.conn.Shutdown()
 	s.cancel()
 	s.bulk.shut(errEnded)
@@ -328,7 +334,7 @@ func (s *Session) Close() {
 		return
 	}
 	if s.lost() == 0 {
-		s.send.sendRest(time.Now().Add(closeTimeout))
+		s.send.sendRest(&s.out, time.Now().Add(closeTimeout))
 	}
 	s.end(Deinitialized)
 }
@@ -354,7 +360,7 @@ func (s *Session) Look() {
 // Bulk sends the ring up to end, where a bulk command ends, and then data. It returns when data may be reused.
 func (s *Session) Bulk(end uint64, data []byte) int32 {
 	s.bulk.want(len(data))
-	if up := s.send.sendBulk(end, data); up != nil {
+	if up := s.send.sendBulk(&s.out, end, data); up != nil {
 		s.awaitUpload(up)
 		if up.Err != nil { // whoever saw the connection break may not have come to say so yet
 			s.fail(fmt.Errorf("a bulk connection broke during a copy: %w", up.Err))

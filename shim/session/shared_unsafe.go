@@ -143,7 +143,7 @@ type traffic struct {
 func (s *Session) Figures() Figures {
 	f := Figures{
 		Lost: s.lost() != 0, Received: s.traffic.received.Load(), Sent: s.traffic.sent.Load(),
-		PendingDownload: atomic.LoadUint32(&s.shared.TransfersPending), Away: s.returns.away(),
+		PendingDownload: s.registered.pending.Load(), Away: s.returns.away(),
 		Outages: atomic.LoadUint64(&s.shared.Outages.n), Out: time.Duration(atomic.LoadUint64(&s.shared.Outages.ns)),
 		Replayed: atomic.LoadUint64(&s.shared.Outages.bytes),
 	}
@@ -165,8 +165,17 @@ type Track struct {
 	_       [3]uint64
 }
 
+// shared is Shared as one session has it.
+type shared struct {
+	*Shared
+	last *uint32 // the result of every call once the session has ended, else 0
+}
+
 // lost is the result of every call once the session has ended, else 0.
-func (sh *Shared) lost() int32 { return int32(atomic.LoadUint32(&sh.Lost)) }
+func (sh shared) lost() int32 { return int32(atomic.LoadUint32(sh.last)) }
+
+// end says that from now on every call gives result, unless the session has ended.
+func (sh shared) end(result int32) { atomic.CompareAndSwapUint32(sh.last, 0, uint32(result)) }
 
 // news is called before the program learns of the GPU's progress past the main connection: what it knew from there is
 // no longer the last word.
