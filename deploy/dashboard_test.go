@@ -165,10 +165,19 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// provoke lets happen what the panels show: copies, unified memory, a call that fails, by programs that wait for each
-// other, and somebody who is refused.
+// provoke lets happen what the panels show: somebody who is refused, and copies, unified memory and a call that fails,
+// by programs that wait for each other. Prometheus sees the first meanwhile.
 func provoke(t *testing.T, scuda, address, load string) {
 	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, c)
 	var programs sync.WaitGroup
 	for _, c := range []struct {
 		args  []string
@@ -188,15 +197,6 @@ func provoke(t *testing.T, scuda, address, load string) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, c)
 }
 
 // hasFigures says whether a query has a result that is a number or a histogram. NaN is none: nothing happened.
