@@ -87,7 +87,7 @@ func open(shared *session.Shared) int32 {
 	var started sync.WaitGroup
 	started.Go(func() { threadsReady(0) }) // while the server is asked
 	defer started.Wait()
-	s, err := session.Open(session.Config{Server: c.Server, Hello: h, Shared: shared, Log: log,
+	s, err := session.Open(shared, session.Config{Server: c.Server, Hello: h, Log: log,
 		HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
 		Bulk: c.Bulk, Resume: c.Resume, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
 	if err != nil {

@@ -89,11 +89,11 @@ func (f *front) async(op uint16, thread uint32, payload []byte) {
 	f.wakeSender()
 }
 
-// call makes a synchronous call.
+// call makes a synchronous call. thread names the server as well.
 func (f *front) call(s *Session, op uint16, thread uint32, payload, reply []byte) (int32, uint32) {
 	end := f.publish(op, transport.FlagAnswer, thread, payload)
 	size := uint64(transport.CommandHeaderSize + transport.Pad(len(payload)))
-	c := Call{Begin: end - size, End: end, Thread: thread, Reply: reply}
+	c := Call{Begin: end - size, End: end, Thread: thread & (1<<serverShift - 1), Reply: reply}
 	s.Call(&c)
 	return c.Result, c.Length
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -196,13 +197,13 @@ func TestCallbackGarbage(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	p, f := newPeer(t), newFront(t, 1<<16)
 	p.kill()
-	_, err := Open(Config{Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared})
+	_, err := Open(f.shared, p.config(io.Discard))
 	if !errors.Is(err, transport.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
 	bad := *f.shared
 	bad.ABI++
-	if _, err := Open(Config{Shared: &bad}); err == nil {
+	if _, err := Open(&bad, Config{}); err == nil {
 		t.Error("another ABI was accepted")
 	}
 }

@@ -60,9 +60,10 @@ func TestReadersLearnWhy(t *testing.T) {
 
 // A loss is said in the same words by whichever connection notices it first.
 func TestReasonOfALoss(t *testing.T) {
-	for _, err := range []error{&goneError{io.EOF}, &awayError{time.Minute, io.EOF}} {
-		if got := reason(fmt.Errorf("receive from 10.0.0.2:14833: %w", err)); got != err.Error() {
-			t.Errorf("%q, by itself %q", got, err)
+	for _, err := range []error{&goneError{io.EOF}, &awayError{time.Minute, io.EOF},
+		&transport.SessionEnded{Reason: "its place is needed"}} {
+		if got := reason(fmt.Errorf("receive from 10.0.0.2:14833: %w", err)); got != reason(err) {
+			t.Errorf("%q, by itself %q", got, reason(err))
 		}
 	}
 }

@@ -321,11 +321,9 @@ func (p *peer) open(f *front, host func(HostFunction, int32)) (*Session, *logTex
 func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Session, *logText) {
 	p.t.Helper()
 	text := new(logText)
-	p.ready()
-	s, err := Open(Config{
-		Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared, HostRun: host, Bulk: bulk,
-		Log: slog.New(slog.NewTextHandler(text, nil)), beat: p.beat,
-	})
+	cfg := p.config(text)
+	cfg.HostRun, cfg.Bulk = host, bulk
+	s, err := Open(f.shared, cfg)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -336,11 +334,13 @@ func (p *peer) openWith(f *front, host func(HostFunction, int32), bulk int) (*Se
 	return s, text
 }
 
-// ready says that the peer is set up: the race detector does not know that the client's system calls come before the
-// peer's.
-func (p *peer) ready() {
+// config is that of a session with the peer, which is set up: the race detector does not know that the client's system
+// calls come before the peer's.
+func (p *peer) config(log io.Writer) Config {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return Config{Server: transport.Target{Address: p.listener.Addr().String()},
+		Log: slog.New(slog.NewTextHandler(log, nil)), beat: p.beat}
 }
 
 // within fails the test when f does not return in time; a deadlock would otherwise only show as the whole run's

@@ -77,7 +77,6 @@ const (
 type Config struct {
 	Server  transport.Target
 	Hello   transport.Hello // Kind and the regions are filled in
-	Shared  *Shared
 	Log     *slog.Logger
 	Print   func(stream uint32, text []byte) // writes what kernels printed to standard output (1) or error (2)
 	HostRun func(HostFunction, int32)        // calls a host function of the program; status is for stream callbacks
@@ -134,8 +133,8 @@ type Session struct {
 }
 
 // Open connects to the server and starts the engine. Errors are those of [transport.Dial].
-func Open(cfg Config) (*Session, error) {
-	all, err := OpenAll(cfg.Shared, cfg)
+func Open(sh *Shared, cfg Config) (*Session, error) {
+	all, err := OpenAll(sh, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -277,13 +276,14 @@ func (s *Session) broken(err error) {
 func reason(err error) string {
 	var away *awayError
 	var gone *goneError
-	switch {
-	case errors.As(err, &away): // without what whoever noticed it put in front
+	var over *transport.SessionEnded
+	switch { // the first three without what whoever noticed it put in front
+	case errors.As(err, &away):
 		return away.Error()
 	case errors.As(err, &gone):
 		return gone.Error()
-	case errors.As(err, new(*transport.SessionEnded)):
-		return "the server has ended it meanwhile: " + err.Error()
+	case errors.As(err, &over):
+		return "the server has ended it meanwhile: " + over.Error()
 	case errors.Is(err, io.EOF):
 		return "the server closed the connection (it, or the worker that served this process, has ended)"
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):

@@ -11,7 +11,7 @@ import (
 const MostSessions = 1 << (32 - serverShift)
 
 // Sessions are a program's sessions, one with each of its servers. They share the command ring and its sender: each
-// command names its server, and all together are one order (docs/decisions/0021-several-servers.md).
+// command names its server, and all together are one order (docs/decisions/0021-several-servers-in-one-program.md).
 type Sessions struct {
 	list []*Session // by number of the server, as commands name it
 	send sender
@@ -42,16 +42,14 @@ func OpenAll(sh *Shared, servers ...Config) (*Sessions, error) {
 			return nil, err
 		}
 		all.list = append(all.list, s)
-	}
-	for _, s := range all.list {
 		all.send.outlets = append(all.send.outlets, &s.out)
 	}
 	all.list[0].start(all.send.run)
 	for _, s := range all.list {
 		s.begin()
 	}
-	for i, s := range all.list {
-		if servers[i].Transport != config.TransportRDMA {
+	for _, s := range all.list {
+		if s.cfg.Transport != config.TransportRDMA {
 			continue
 		}
 		if err := s.bulk.demandPath(); err != nil {

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"log/slog"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -46,9 +46,7 @@ func openAll(t *testing.T, f *front, peers []*peer) (*Sessions, *logText) {
 	var servers []Config
 	for _, p := range peers {
 		p.welcome.Capabilities = transport.Offered()
-		p.ready()
-		servers = append(servers, Config{Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared,
-			Log: slog.New(slog.NewTextHandler(text, nil)), beat: p.beat})
+		servers = append(servers, p.config(text))
 	}
 	all, err := OpenAll(f.shared, servers...)
 	if err != nil {
@@ -133,11 +131,7 @@ func TestSeveralServersShareTheRing(t *testing.T) {
 
 // callOf makes a synchronous call to a server.
 func (f *front) callOf(all *Sessions, server int, thread uint32, payload, reply []byte) (int32, uint32) {
-	end := f.publish(opEcho, transport.FlagAnswer, forServer(server, thread), payload)
-	size := uint64(transport.CommandHeaderSize + transport.Pad(len(payload)))
-	c := Call{Begin: end - size, End: end, Thread: thread, Reply: reply}
-	all.Of(server).Call(&c)
-	return c.Result, c.Length
+	return f.call(all.Of(server), opEcho, forServer(server, thread), payload, reply)
 }
 
 // One server of several that is lost is lost alone: what waits for it fails, its commands are passed over, uploads
@@ -209,13 +203,8 @@ func TestServersWithoutSkips(t *testing.T) {
 	f := newFront(t, 1<<14)
 	able, unable := newPeer(t), newPeer(t)
 	able.welcome.Capabilities = transport.Offered()
-	var servers []Config
-	for _, p := range []*peer{able, unable} {
-		p.ready()
-		servers = append(servers, Config{Server: transport.Target{Address: p.listener.Addr().String()}, Shared: f.shared,
-			Log: slog.New(slog.DiscardHandler)})
-	}
-	if _, err := OpenAll(f.shared, servers...); !errors.Is(err, transport.ErrCapability) {
+	_, err := OpenAll(f.shared, able.config(io.Discard), unable.config(io.Discard))
+	if !errors.Is(err, transport.ErrCapability) {
 		t.Errorf("%v", err)
 	}
 	for _, n := range []int{0, MostSessions + 1} {
