@@ -11,7 +11,6 @@ set -euo pipefail
 
 # shellcheck source=perf/gpu/serving.sh
 . "$(dirname "${BASH_SOURCE[0]}")/serving.sh"
-top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 serve --mps on
 fail() { echo "mps_tenants.sh: $*" >&2; tail -20 "$work/log" >&2; exit 1; }
 gcc -std=gnu11 -w -o "$work/fault" "$top/e2e/programs/fault.c" -I "$top/shim/include" -L "$build/lib" \

@@ -1,7 +1,8 @@
-# Sourced by the scripts here that need a server of their own. It sets build (BUILD names another folder), scuda, work
-# (a folder that goes with the script), SCUDA_ADMIN and SCUDA_LIB; `serve` starts a server.
+# Sourced by the scripts here that need a server of their own. It sets top (the project's folder), build (BUILD names
+# another folder), scuda, work (a folder that goes with the script), SCUDA_ADMIN and SCUDA_LIB; `serve` starts a server.
 # shellcheck shell=bash
-build=${BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/build}
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=${BUILD:-$top/build}
 scuda=$build/scuda
 work=$(mktemp -d)
 server_pid=

@@ -4,23 +4,22 @@
  *   windows N OF      leaves the N-th (from 0) of OF equal parts of the addresses, above the program's own, free
  *   windows           takes nothing: where the driver puts things by itself
  *
- * cc -O1 -I shim/include -o windows perf/gpu/windows.c -ldl -lpthread
- * Prints a line for each kind, with "outside" where it does not lie in the part; then the exit status is 1. */
+ *   gcc -O1 -I shim/include -o windows perf/gpu/windows.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined
+ *
+ * Prints a line for each kind, with "outside" where it does not lie in the part. The exit status is 1 then, and where a
+ * call fails. */
 #define _GNU_SOURCE
 #include <cuda.h>
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { PIECE = 2 << 20 };  /* smaller holes beside what is in use already stay */
 /* Parts are of what lies from low to high. Libraries and stacks lie above; the holes between them are taken too. */
 static const uint64_t low = 1ull << 36, high = 0x7e0000000000ull, end = 0x7ffffffff000ull;
 static uint64_t from, to, taken;
-static int outside;
+static int failed;
 
 static void take(uint64_t a, uint64_t b) {
   const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
@@ -37,25 +36,12 @@ static void take(uint64_t a, uint64_t b) {
 static void say(const char *what, uint64_t at, CUresult r) {
   if (r) {
     printf("%-28s error %d\n", what, (int)r);
-    outside = 1;
+    failed = 1;
     return;
   }
   int wrong = to && (at < from || at >= to);
   printf("%-28s %#14llx%s\n", what, (unsigned long long)at, wrong ? "  outside" : "");
-  outside |= wrong;
-}
-
-#define F(name) static __typeof__(name) *p_##name
-F(cuInit); F(cuMemAlloc); F(cuMemAllocManaged); F(cuMemHostAlloc); F(cuMemHostGetDevicePointer);
-F(cuMemAddressReserve); F(cuMemAllocAsync); F(cuMemAllocPitch); F(cuModuleLoadData); F(cuModuleGetGlobal);
-F(cuDevicePrimaryCtxRetain); F(cuCtxSetCurrent); F(cuMemHostRegister); F(cuStreamSynchronize); F(cuMemcpyDtoH);
-F(cuMemsetD8);
-
-static void *of(void *library, const char *name, const char *second) {
-  void *p = dlsym(library, second);
-  if (!p) p = dlsym(library, name);
-  if (!p) fprintf(stderr, "no %s\n", name), exit(2);
-  return p;
+  failed |= wrong;
 }
 
 static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 8 .b8 there[4096];\n";
@@ -71,51 +57,44 @@ int main(int argc, char **argv) {
     printf("free: %#llx to %#llx; %llu GiB taken\n", (unsigned long long)from, (unsigned long long)to,
            (unsigned long long)(taken >> 30));
   }
-  void *l = dlopen("libcuda.so.1", RTLD_NOW);
-  if (!l) return fprintf(stderr, "%s\n", dlerror()), 2;
-#define G(name, second) p_##name = (__typeof__(p_##name))of(l, #name, #name second)
-  G(cuInit, ""); G(cuMemAlloc, "_v2"); G(cuMemAllocManaged, ""); G(cuMemHostAlloc, ""); G(cuMemAllocAsync, "");
-  G(cuMemHostGetDevicePointer, "_v2"); G(cuMemAddressReserve, ""); G(cuMemAllocPitch, "_v2"); G(cuModuleLoadData, "");
-  G(cuModuleGetGlobal, "_v2"); G(cuDevicePrimaryCtxRetain, ""); G(cuCtxSetCurrent, ""); G(cuMemHostRegister, "_v2");
-  G(cuStreamSynchronize, ""); G(cuMemcpyDtoH, "_v2"); G(cuMemsetD8, "_v2");
   CUcontext c = NULL;
-  CUresult r = p_cuInit(0);
-  if (!r) r = p_cuDevicePrimaryCtxRetain(&c, 0);
-  if (!r) r = p_cuCtxSetCurrent(c);
+  CUresult r = cuInit(0);
+  if (!r) r = cuDevicePrimaryCtxRetain(&c, 0);
+  if (!r) r = cuCtxSetCurrent(c);
   if (r) return fprintf(stderr, "no context: error %d\n", (int)r), 1;
   CUdeviceptr d = 0;
   uint64_t sizes[] = {1 << 10, 1 << 20, 64 << 20, 4ull << 30};
   for (int i = 0; i < 4; i++) {
     char name[64];
     snprintf(name, sizeof name, "cuMemAlloc, %llu KiB", (unsigned long long)(sizes[i] >> 10));
-    r = p_cuMemAlloc(&d, sizes[i]);
+    r = cuMemAlloc(&d, sizes[i]);
     say(name, d, r);
     uint8_t byte = 0;
-    if (!r && ((r = p_cuMemsetD8(d, 7, sizes[i])) || (r = p_cuMemcpyDtoH(&byte, d + sizes[i] - 1, 1)) || byte != 7))
-      printf("  its end holds %d, error %d\n", byte, (int)r), outside = 1;
+    if (!r && ((r = cuMemsetD8(d, 7, sizes[i])) || (r = cuMemcpyDtoH(&byte, d + sizes[i] - 1, 1)) || byte != 7))
+      printf("  its end holds %d, error %d\n", byte, (int)r), failed = 1;
   }
   size_t pitch;
-  r = p_cuMemAllocPitch(&d, &pitch, 1000, 1000, 4);
+  r = cuMemAllocPitch(&d, &pitch, 1000, 1000, 4);
   say("cuMemAllocPitch", d, r);
-  r = p_cuMemAllocManaged(&d, 64 << 20, CU_MEM_ATTACH_GLOBAL);
+  r = cuMemAllocManaged(&d, 64 << 20, CU_MEM_ATTACH_GLOBAL);
   say("cuMemAllocManaged, 64 MiB", d, r);
   if (!r) ((volatile uint8_t *)d)[64 << 19] = 1;  /* the processor reaches it */
   void *h = NULL;
-  r = p_cuMemHostAlloc(&h, 64 << 20, CU_MEMHOSTALLOC_DEVICEMAP);
+  r = cuMemHostAlloc(&h, 64 << 20, CU_MEMHOSTALLOC_DEVICEMAP);
   say("cuMemHostAlloc", (uint64_t)(uintptr_t)h, r);
-  if (!r) r = p_cuMemHostGetDevicePointer(&d, h, 0);
+  if (!r) r = cuMemHostGetDevicePointer(&d, h, 0);
   say("  its device pointer", d, r);
-  r = p_cuMemAddressReserve(&d, 1ull << 30, 0, 0, 0);
+  r = cuMemAddressReserve(&d, 1ull << 30, 0, 0, 0);
   say("cuMemAddressReserve, 1 GiB", d, r);
-  r = p_cuMemAddressReserve(&d, 1ull << 40, 0, 0, 0);
+  r = cuMemAddressReserve(&d, 1ull << 40, 0, 0, 0);
   say("cuMemAddressReserve, 1 TiB", d, r);
-  r = p_cuMemAllocAsync(&d, 64 << 20, NULL);
-  if (!r) r = p_cuStreamSynchronize(NULL);
+  r = cuMemAllocAsync(&d, 64 << 20, NULL);
+  if (!r) r = cuStreamSynchronize(NULL);
   say("cuMemAllocAsync, 64 MiB", d, r);
   CUmodule m;
   size_t bytes;
-  r = p_cuModuleLoadData(&m, ptx);
-  if (!r) r = p_cuModuleGetGlobal(&d, &bytes, m, "there");
+  r = cuModuleLoadData(&m, ptx);
+  if (!r) r = cuModuleGetGlobal(&d, &bytes, m, "there");
   say("a module's variable", d, r);
-  return outside;
+  return failed;
 }
