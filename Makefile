@@ -31,7 +31,7 @@ pool: build ## build build/scuda-pool, which gives out GPUs of several servers (
 	-ldflags "-s -w -X main.version=$(SCUDA_VERSION)" -o $(CURDIR)/build/scuda-pool ./cmd/scuda-pool)
 
 # Without go vet, which is golangci-lint's (make lint).
-TESTED := -race -shuffle=on -count=1 -vet=off
+TEST_FLAGS := -race -shuffle=on -count=1 -vet=off
 
 # The modules beside scuda's wait for etcd most of the time: their tests run at the same time.
 test: needs-test build runtimes ## run all tests with the race detector (about 20 minutes on two processors)
@@ -39,21 +39,21 @@ test: needs-test build runtimes ## run all tests with the race detector (about 2
 
 test-scuda:
 	$(call step,all tests: one line a package; e2e takes longest,\
-	$(GO) test $(TESTED) -timeout 40m ./... && echo "all packages passed")
+	$(GO) test $(TEST_FLAGS) -timeout 40m ./... && echo "all packages passed")
 
 test-modules:
 	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\
-	cd deploy/kubernetes && $(GO) test $(TESTED) -timeout 10m ./...)
-	$(call step,the pool (likewise),cd deploy/pool && $(GO) test $(TESTED) -timeout 10m ./plan ./lab)
-	$(call step,what docs/nomad.md says,$(GO) -C deploy/nomad test $(TESTED) -timeout 10m ./...)
+	cd deploy/kubernetes && $(GO) test $(TEST_FLAGS) -timeout 10m ./...)
+	$(call step,the pool (likewise),cd deploy/pool && $(GO) test $(TEST_FLAGS) -timeout 10m ./plan ./lab)
+	$(call step,what docs/nomad.md says,$(GO) -C deploy/nomad test $(TEST_FLAGS) -timeout 10m ./...)
 
 FUZZTIME ?= 10m
 fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10m); FUZZFLAGS=-h lists more
 	$(GO) run ./e2e/fuzz -for $(FUZZTIME) $(FUZZFLAGS)
 
 # The packages that hold code for RDMA devices; their tests with the build tag rdma need two of them, which the virtual
-# machine has. Those of ebpf run there on an older kernel. These two only watch other processes, so that they do without
-# the race detector, which an emulated machine has no time for.
+# machine has. Those of ebpf run there on an older kernel. ebpf's and e2e/rdma's only watch other processes: they do
+# without the race detector, which an emulated machine has no time for.
 RDMA_TESTS := verbs transport/rdma e2e/rdma
 TRANSFERS = $(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers \
 	e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
