@@ -107,7 +107,10 @@ func (k *keeper) add(id uint64, w *Worker) error {
 	k.mu.Lock()
 	of := &ward{Worker: w}
 	k.workers[id] = of
-	err := k.tell(&packet{Kind: kindStarted, ID: id, PID: uint32(w.PID)})
+	var err error
+	if k.line != nil {
+		err = k.line.send(&packet{Kind: kindStarted, ID: id, PID: uint32(w.PID)})
+	}
 	k.mu.Unlock()
 	go k.follow(id, of)
 	return err
@@ -124,20 +127,12 @@ func (k *keeper) follow(id uint64, w *ward) {
 	if k.workers[id] != w {
 		return
 	}
-	if k.line == nil && len(w.files) > 0 {
+	told := k.line != nil && k.line.send(end) == nil // one that was killed may not have been noticed to be gone
+	if !told && len(w.files) > 0 {
 		w.ended = end
 		return
 	}
 	k.forget(id, w)
-	_ = k.tell(end) // a supervisor that is gone need not know
-}
-
-// tell sends to the supervisor that there is. mu is held.
-func (k *keeper) tell(p *packet) error {
-	if k.line == nil {
-		return nil
-	}
-	return k.line.send(p)
 }
 
 // forget lets go of a worker. mu is held.

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeping gives a spawner of its own service, and a function that makes a supervisor of its.
-func keeping(t *testing.T, k *keeper) func() *Client {
+// keeping gives functions of a spawner of its own service: next makes a supervisor of its, left waits until the spawner
+// has noticed that the one before is gone.
+func keeping(t *testing.T, k *keeper) (next func() *Client, left func()) {
 	t.Helper()
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: filepath.Join(t.TempDir(), "socket")})
 	if err != nil {
@@ -26,21 +27,21 @@ func keeping(t *testing.T, k *keeper) func() *Client {
 	}
 	done := make(chan error, 1)
 	served := false
-	t.Cleanup(func() {
+	left = func() {
 		if served {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 		}
+		served = false
+	}
+	t.Cleanup(func() {
+		left()
 		local.Close()
 		l.Close()
 	})
-	return func() *Client {
-		if served {
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
-		}
+	next = func() *Client {
+		left()
 		served = true
 		c, err := net.DialUnix("unixpacket", nil, l.Addr().(*net.UnixAddr))
 		if err != nil {
@@ -55,8 +56,10 @@ func keeping(t *testing.T, k *keeper) func() *Client {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { client.line.sock.Close() }) // of a test that ended early
 		return client
 	}
+	return next, left
 }
 
 // keptFiles are descriptors as a supervisor has them kept, the first of which is a pipe.
@@ -90,7 +93,7 @@ func startKept(t *testing.T, c *Client) (w *worker, files []*os.File, r *os.File
 // ended.
 func TestKeeper(t *testing.T) {
 	k := newKeeper(true, quiet)
-	next := keeping(t, k)
+	next, _ := keeping(t, k)
 	first := next()
 	stays, _, r := startKept(t, first)
 	ends := start(t, first, Order{})
@@ -130,11 +133,12 @@ func TestKeeper(t *testing.T) {
 // A worker that ends while there is no supervisor is shown to the next one, and so is its end.
 func TestKeptWorkerEnds(t *testing.T) {
 	k := newKeeper(true, quiet)
-	next := keeping(t, k)
+	next, left := keeping(t, k)
 	first := next()
 	w, _, _ := startKept(t, first)
 	first.line.sock.Close()
 	<-first.gone
+	left()
 	if err := unix.Kill(w.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -148,6 +152,31 @@ func TestKeptWorkerEnds(t *testing.T) {
 	closeAll(second.kept[0].Files)
 	if err := second.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A worker may end when its supervisor is gone already and the spawner has not noticed it.
+func TestEndIsNotLost(t *testing.T) {
+	ours, theirs, err := pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.sock.Close()
+	theirs.Close()
+	files, _ := keptFiles(t)
+	exited := make(chan struct{})
+	close(exited)
+	k := newKeeper(true, quiet)
+	k.line = &ours
+	for id, w := range []*ward{{Worker: &Worker{exited: exited}, files: files}, {Worker: &Worker{exited: exited}}} {
+		k.workers[uint64(id)] = w
+		k.follow(uint64(id), w)
+	}
+	if w := k.workers[0]; w == nil || w.ended == nil {
+		t.Error("the next supervisor does not learn how a kept worker ended")
+	}
+	if k.workers[1] != nil {
+		t.Error("a worker that ends with its supervisor is kept")
 	}
 }
 
@@ -174,7 +203,7 @@ func TestKeptForNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := newKeeper(true, quiet)
-			next := keeping(t, k)
+			next, _ := keeping(t, k)
 			first := next()
 			w, files, _ := startKept(t, first)
 			if err := first.line.send(&packet{Kind: kindHouse}, files[:HouseFiles]...); err != nil {
@@ -204,7 +233,7 @@ func TestKeptForNobody(t *testing.T) {
 // A spawner that is a supervisor's child keeps nothing.
 func TestChildKeepsNothing(t *testing.T) {
 	k := newKeeper(false, quiet)
-	next := keeping(t, k)
+	next, _ := keeping(t, k)
 	first := next()
 	w := start(t, first, Order{})
 	w.said()
@@ -236,7 +265,8 @@ func TestDescriptorsOfKeeper(t *testing.T) {
 	}
 	k := newKeeper(true, quiet)
 	k.most = 1
-	c := keeping(t, k)()
+	next, _ := keeping(t, k)
+	c := next()
 	w := start(t, c, Order{})
 	line, errs, err := os.Pipe()
 	if err != nil {

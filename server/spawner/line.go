@@ -82,8 +82,12 @@ func numbers(files []*os.File) (fds []int, err error) {
 func (l line) receive() (packet, []*os.File, error) {
 	b, oob := make([]byte, maxPacket+1), make([]byte, unix.CmsgSpace(4*mostFiles))
 	n, oobn, flags, _, err := l.sock.ReadMsgUnix(b, oob)
+	if errors.Is(err, syscall.ECONNRESET) {
+		// The peer went without reading all that was sent to it. The kernel says so once, before what the peer had sent.
+		n, oobn, flags, _, err = l.sock.ReadMsgUnix(b, oob)
+	}
 	if err != nil || n == 0 {
-		if err == nil || errors.Is(err, syscall.ECONNRESET) {
+		if err == nil {
 			err = io.EOF
 		}
 		return packet{}, nil, err

@@ -3,6 +3,7 @@ package spawner
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -117,6 +118,29 @@ func TestDescriptors(t *testing.T) {
 	}
 	if _, _, err := other.receive(); !errors.Is(err, errPacket) {
 		t.Errorf("a packet that is too long: %v", err)
+	}
+}
+
+// What a peer sent before it was killed is read, also when it had not read everything itself.
+func TestLastWords(t *testing.T) {
+	ours, theirs, err := pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.sock.Close()
+	other, err := lineOf(theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := packet{Kind: kindBye}
+	if err := errors.Join(ours.send(&packet{Kind: kindAll}), other.send(&last), other.sock.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if p, _, err := ours.receive(); err != nil || p != last {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, _, err := ours.receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("then %v", err)
 	}
 }
 
