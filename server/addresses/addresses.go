@@ -1,0 +1,201 @@
+// Package addresses keeps a process to a window of addresses: it takes all others, so that whatever asks the system for
+// memory afterwards gets it there. A worker of one of a program's several servers does so before its driver starts,
+// since drivers take unified addresses from the process's own.
+//
+// What the process itself needs later (threads' stacks, libraries, buffers, Go's heap) lies in its window as well,
+// where it is in nobody's way. A heap that Go began below all windows can grow there.
+//
+// What the process had before and gives back later is a hole that the system offers first: the stack of a thread that
+// ends, a few MiB. So a process keeps to its window early, while it has few threads.
+//
+// Taken addresses cost no memory. Neighbours of them are one mapping for the system, so there are few.
+package addresses
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/internal/window"
+)
+
+const (
+	// bottom is where taking begins. Below it are programs without PIE with their heaps, and what is asked for in 32 bits.
+	bottom = 1 << 32
+	// heapRoom is what stays free for Go's heap where it begins below the windows, more than a worker's ever has. With
+	// the race detector it can be nowhere else. Since Go 1.26 others begin anywhere, by chance, and go on in the window.
+	heapRoom = 64 << 30
+	// piece is the smallest part that is taken of what the system does not offer by itself.
+	piece = 2 << 20
+	// biggest is what the system is asked for first: every window has room for that in one piece.
+	biggest = 1 << 40
+)
+
+// ErrNoWindow is wrapped by the reason why a process cannot be kept to a window.
+var ErrNoWindow = errors.New("this worker cannot keep to a window of addresses")
+
+// Kept are the addresses that a process is kept from.
+type Kept struct {
+	mu     sync.Mutex
+	window window.Range
+	taken  []window.Range // sorted; neighbours are one
+}
+
+// Keep keeps this process to a window from now on. Other threads may ask for memory meanwhile: the window stays free.
+func Keep(w window.Range) (*Kept, error) {
+	k := &Kept{window: w}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	err := k.takeAll()
+	if err == nil {
+		err = k.try()
+	}
+	if err != nil {
+		for _, r := range k.taken {
+			free(r.From, r.To-r.From)
+		}
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *Kept) takeAll() error {
+	// The system has to offer the highest addresses first. Where it does, what it offers below the window is the last.
+	if at, err := takeAny(piece); err != nil {
+		return noMemory(err)
+	} else if free(at, piece); at < window.ClientHigh {
+		return fmt.Errorf("%w: the system places memory from %#x on upwards (ulimit -s unlimited, vm.legacy_va_layout) or "+
+			"has less than 47 bits of addresses", ErrNoWindow, at)
+	}
+	heap := heapAddress() / heapRoom * heapRoom
+	room := window.Range{From: heap, To: heap + heapRoom}
+	if room.To > window.Low {
+		room = window.Range{}
+	}
+	others := append(without(window.Range{From: bottom, To: k.window.From}, room),
+		window.Range{From: k.window.To, To: window.ClientHigh})
+	for _, r := range others {
+		if err := k.take(r); err != nil {
+			return err
+		}
+	}
+	// Above are libraries and stacks, with holes between them, which the system offers one by one, also the small ones.
+	for size := uint64(biggest); size >= uint64(os.Getpagesize()); size /= 2 {
+		for {
+			at, err := takeAny(size)
+			if err != nil {
+				break // the window has no room for so much, or try says what is wrong
+			}
+			if at < k.window.To {
+				free(at, size)
+				break
+			}
+			k.note(window.Range{From: at, To: at + size})
+		}
+	}
+	return nil
+}
+
+// take takes what is free of a range, but for small pieces.
+func (k *Kept) take(r window.Range) error {
+	if r.From >= r.To || r.To-r.From < piece {
+		return nil
+	}
+	err := takeAt(r.From, r.To-r.From)
+	switch {
+	case err == nil:
+		k.note(r)
+		return nil
+	case !errors.Is(err, unix.EEXIST):
+		return noMemory(err)
+	case r.To-r.From == piece:
+		return nil
+	}
+	middle := r.From + (r.To-r.From)/2/piece*piece
+	if middle == r.From {
+		middle += piece
+	}
+	if err := k.take(window.Range{From: r.From, To: middle}); err != nil {
+		return err
+	}
+	return k.take(window.Range{From: middle, To: r.To})
+}
+
+// try looks whether the system offers the window now.
+func (k *Kept) try() error {
+	at, err := takeAny(piece)
+	if err != nil {
+		return noMemory(err)
+	}
+	free(at, piece)
+	if !k.window.Holds(at, piece) {
+		return fmt.Errorf("%w: the system offers %#x, and the window is %#x to %#x", ErrNoWindow, at, k.window.From,
+			k.window.To)
+	}
+	return nil
+}
+
+func noMemory(err error) error {
+	return fmt.Errorf("%w: the system does not let it take the others: %w; allow more virtual memory (ulimit -v)",
+		ErrNoWindow, err)
+}
+
+// Release gives addresses free that no server's window has, for memory at the client's addresses, if all of them were
+// taken. Whoever wants them has to ask for them at once: the system offers them to anybody.
+func (k *Kept) Release(at, bytes uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := window.Range{From: at, To: at + bytes}
+	if r.To <= r.From || r.Overlaps(window.Range{From: window.Low, To: window.High}) {
+		return false
+	}
+	for i, t := range k.taken {
+		if t.Holds(at, bytes) {
+			free(at, bytes)
+			k.taken = slices.Replace(k.taken, i, i+1, without(t, r)...)
+			return true
+		}
+	}
+	return false
+}
+
+// Retake takes what is free of addresses that were released.
+func (k *Kept) Retake(at, bytes uint64) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.take(window.Range{From: at, To: at + bytes})
+}
+
+// note remembers a range that was taken.
+func (k *Kept) note(r window.Range) {
+	i, _ := slices.BinarySearchFunc(k.taken, r.From, func(t window.Range, from uint64) int {
+		if t.From < from {
+			return -1
+		}
+		return 1
+	})
+	if i > 0 && k.taken[i-1].To == r.From {
+		i--
+		r.From = k.taken[i].From
+		k.taken = slices.Delete(k.taken, i, i+1)
+	}
+	if i < len(k.taken) && k.taken[i].From == r.To {
+		r.To = k.taken[i].To
+		k.taken = slices.Delete(k.taken, i, i+1)
+	}
+	k.taken = slices.Insert(k.taken, i, r)
+}
+
+// without are the parts of a range that lie outside of another.
+func without(r, o window.Range) (parts []window.Range) {
+	for _, part := range []window.Range{{From: r.From, To: min(r.To, o.From)}, {From: max(r.From, o.To), To: r.To}} {
+		if part.From < part.To {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}

@@ -1,0 +1,211 @@
+package addresses
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/internal/window"
+)
+
+const childEnv = "SCUDA_TEST_WINDOW"
+
+// TestMain makes the test binary a process with a window where a test starts it as one: nothing can be taken back.
+func TestMain(m *testing.M) {
+	var number, windows int
+	if of := os.Getenv(childEnv); of == "" {
+		os.Exit(m.Run())
+	} else if _, err := fmt.Sscanf(of, "%d/%d", &number, &windows); err != nil {
+		panic(err)
+	}
+	if err := live(number, windows); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+// mappings are the addresses in use, and what is said of each.
+func mappings() (list []window.Range, lines []string, err error) {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var r window.Range
+		if _, err := fmt.Sscanf(s.Text(), "%x-%x", &r.From, &r.To); err != nil {
+			return nil, nil, err
+		}
+		list, lines = append(list, r), append(lines, s.Text())
+	}
+	return list, lines, nil
+}
+
+// live is what a process does with its window: everything lies there that it asks for without saying where.
+func live(number, windows int) error {
+	w, _, err := window.Of(number, windows)
+	if err != nil {
+		return err
+	}
+	before, _, err := mappings()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	k, err := Keep(w)
+	if err != nil {
+		return err
+	}
+	took := time.Since(began)
+	after, lines, err := mappings()
+	if err != nil {
+		return err
+	}
+	// no hole is left that could be offered, but for Go's heap and the room of the first stack
+	room := window.Range{From: heapAddress() / heapRoom * heapRoom}
+	room.To = min(room.From+heapRoom, window.Low)
+	for i := 1; i < len(after) && !strings.HasSuffix(lines[i], "[stack]"); i++ {
+		hole := window.Range{From: max(after[i-1].To, bottom), To: after[i].From}
+		if hole.From+piece < hole.To && !hole.Overlaps(w) && !hole.Overlaps(room) {
+			return fmt.Errorf("a hole from %#x to %#x", hole.From, hole.To)
+		}
+	}
+	if most := len(before) + 64; len(after) > most {
+		return fmt.Errorf("%d mappings, %d before", len(after), len(before))
+	}
+	for _, size := range []uint64{4096, 64 << 10, 1 << 20, 2 << 20, 64 << 20, 1 << 30, 1 << 40} {
+		at, err := takeAny(size)
+		if err != nil {
+			return fmt.Errorf("%d bytes: %w", size, err)
+		}
+		if !w.Holds(at, size) {
+			return fmt.Errorf("%d bytes at %#x, outside of %#x to %#x", size, at, w.From, w.To)
+		}
+	}
+	if err := drive(w); err != nil { // before threads end that were there before
+		return err
+	}
+	if err := use(); err != nil {
+		return err
+	}
+	if err := lend(k); err != nil {
+		return err
+	}
+	fmt.Printf("%d mappings, %d before; %v\n", len(after), len(before), took)
+	return nil
+}
+
+// use is what a worker needs itself: threads, memory of its own, a heap that grows.
+func use() error {
+	var ready, done sync.WaitGroup
+	hold := make(chan struct{})
+	for range 100 {
+		ready.Add(1)
+		done.Go(func() {
+			runtime.LockOSThread()
+			ready.Done()
+			<-hold
+		})
+	}
+	ready.Wait()
+	staging, err := unix.Mmap(-1, 0, 1<<30, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return fmt.Errorf("1 GiB: %w", err)
+	}
+	staging[0], staging[1<<30-1] = 1, 1
+	var pieces [][]byte
+	for range 9 { // more than the arenas that Go had at first
+		pieces = append(pieces, make([]byte, 8<<20))
+	}
+	runtime.KeepAlive(pieces)
+	close(hold)
+	done.Wait()
+	return nil
+}
+
+// lend gives room at the client's addresses, and takes it back.
+func lend(k *Kept) error {
+	const at, bytes = window.ClientLow + 5<<36, 64 << 30
+	if k.Release(k.window.From, bytes) || k.Release(window.Low, bytes) || k.Release(window.High-bytes, bytes) ||
+		k.Release(^uint64(0)-4096, bytes) || k.Release(at, 0) {
+		return fmt.Errorf("lends what a server's window has: %#x", k.window)
+	}
+	taken := slices.Clone(k.taken)
+	if !k.Release(at, bytes) || k.Release(at, bytes) {
+		return fmt.Errorf("does not lend %#x once", uint64(at))
+	}
+	if err := takeAt(at+4096, 4096); err != nil {
+		return fmt.Errorf("room that was lent: %w", err)
+	}
+	free(at+4096, 4096)
+	if err := k.Retake(at, bytes); err != nil {
+		return err
+	}
+	if err := takeAt(at+4096, 4096); !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("room that was taken back: %w", err)
+	}
+	if !slices.Equal(k.taken, taken) {
+		return fmt.Errorf("has %#x, had %#x", k.taken, taken)
+	}
+	return nil
+}
+
+func TestKeep(t *testing.T) {
+	for _, of := range []string{"0/2", "1/2", "0/3", "1/3", "2/3", "0/16", "9/16", "15/16"} {
+		t.Run(of, func(t *testing.T) {
+			t.Parallel()
+			if text, err := child(of).CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, text)
+			} else {
+				t.Logf("%s", text)
+			}
+		})
+	}
+}
+
+func child(of string, before ...string) *exec.Cmd {
+	args := append(before, os.Args[0])
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), childEnv+"="+of)
+	return cmd
+}
+
+// TestUpwards: where the system offers low addresses first, a window cannot be kept to, and the reason is said.
+func TestUpwards(t *testing.T) {
+	text, err := child("1/2", "setarch", "-L").CombinedOutput()
+	if err == nil || !strings.Contains(string(text), "upwards") {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}
+
+// TestFewAddresses: where a process may have few addresses, the reason is said.
+func TestFewAddresses(t *testing.T) {
+	const script = `ulimit -v 100000000; exec "$0"`
+	text, err := child("1/2", "sh", "-c", script).CombinedOutput()
+	if err == nil || strings.Count(string(text), "ulimit -v") != 1 {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}
+
+// TestNote: what was taken is remembered in order, neighbours as one.
+func TestNote(t *testing.T) {
+	k := new(Kept)
+	for _, r := range []window.Range{{From: 40, To: 50}, {From: 10, To: 20}, {From: 20, To: 30}, {From: 60, To: 70},
+		{From: 50, To: 60}, {From: 0, To: 5}} {
+		k.note(r)
+	}
+	want := []window.Range{{From: 0, To: 5}, {From: 10, To: 30}, {From: 40, To: 70}}
+	if !slices.Equal(k.taken, want) {
+		t.Errorf("%v, want %v", k.taken, want)
+	}
+}
