@@ -1,7 +1,7 @@
 /* Whether the driver keeps to a part of the process's addresses (docs/decisions/0021): takes all others before the
  * driver starts, as a worker of one of several servers would, and says where memory of each kind lies.
  *
- *   windows N OF      leaves the N-th (from 0) of OF equal parts of the addresses, above the program's own, free
+ *   windows N OF      leaves the N-th (from 0) of OF windows free, which are where internal/window has them
  *   windows           takes nothing: where the driver puts things by itself
  *
  *   gcc -O1 -I shim/include -o windows perf/gpu/windows.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined
@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { PIECE = 2 << 20 };  /* smaller holes beside what is in use already stay */
-/* Parts are of what lies from low to high. Libraries and stacks lie above; the holes between them are taken too. */
-static const uint64_t low = 1ull << 36, high = 0x7e0000000000ull, end = 0x7ffffffff000ull;
+enum { PIECE = 2 << 20 };  /* smaller holes beside what is in use already stay, but where the system offers them */
+/* Windows are parts of what lies from low to high. All from begin on is taken, as by server/addresses. */
+static const uint64_t begin = 1ull << 32, low = 1ull << 40, high = 0x550000000000ull, client = 0x700000000000ull;
 static uint64_t from, to, taken;
 static int failed;
 
@@ -29,6 +29,22 @@ static void take(uint64_t a, uint64_t b) {
       void *p = mmap((void *)a, step, PROT_NONE, how, -1, 0);
       if (p != MAP_FAILED) taken += step;
       if (p != MAP_FAILED || step <= PIECE) break;
+    }
+  }
+}
+
+/* Libraries and stacks lie above, with holes between them, which the system offers first, also the small ones. What it
+ * does not offer stays free: the first stack grows there. */
+static void take_offered(void) {
+  for (uint64_t size = 1ull << 40; size >= 4096; size /= 2) {
+    for (;;) {
+      void *p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (p == MAP_FAILED) break;
+      if ((uint64_t)(uintptr_t)p < to) {
+        munmap(p, size);
+        break;
+      }
+      taken += size;
     }
   }
 }
@@ -52,8 +68,9 @@ int main(int argc, char **argv) {
     uint64_t size = (parts ? (high - low) / parts : 0) & ~(uint64_t)(PIECE - 1);
     if (n >= parts) return fprintf(stderr, "windows N OF, with N below OF\n"), 2;
     from = low + n * size, to = from + size;
-    take(low, from);
-    take(to, end);
+    take(begin, from);
+    take(to, client);
+    take_offered();
     printf("free: %#llx to %#llx; %llu GiB taken\n", (unsigned long long)from, (unsigned long long)to,
            (unsigned long long)(taken >> 30));
   }
