@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"scuda.dev/scuda/internal/release"
+	"scuda.dev/scuda/internal/window"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/transport"
 )
@@ -32,6 +33,9 @@ func check(h *transport.Hello, offered []string) error {
 	}
 	if h.Digest == digest && h.Kind == transport.KindCUDA {
 		if err := executor.CheckHello(h); err != nil {
+			return refusef(transport.StatusMalformed, "%w", err)
+		}
+		if err := window.Check(h.Window, h.Windows); err != nil {
 			return refusef(transport.StatusMalformed, "%w", err)
 		}
 	}

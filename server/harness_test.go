@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
 	"scuda.dev/scuda/server/mps/mpstest"
@@ -36,6 +38,10 @@ func TestMain(m *testing.M) {
 		err = spawner.Inherited(context.Background(), args[3])
 	case args[1] == "worker" && mode == "":
 		err = Worker(context.Background())
+	case args[1] == "worker" && mode == "few addresses": // enough for a driver
+		if err = unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: 1 << 45, Max: 1 << 45}); err == nil {
+			err = Worker(context.Background())
+		}
 	case args[1] == "keeper":
 		err = keep(args[2])
 	case args[1] == "supervisor":

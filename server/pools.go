@@ -22,7 +22,11 @@ type whose struct {
 	tenant string
 	gpus   string // UUIDs with commas between them; "": all
 	limits mps.Limits
+	window portion // of a worker that is made for one session
 }
+
+// portion is which of how many windows of addresses a worker keeps to; of 0 or 1: any address.
+type portion struct{ Number, Of int }
 
 // pools keep workers ready for tenants.
 type pools struct {

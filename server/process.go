@@ -68,7 +68,8 @@ type workerConfig struct {
 	NCCL       string // path of its library
 	MPS        string // NVIDIA's control program; "": the worker runs without MPS
 	MPSLimits  mps.Limits
-	MPSGPUs    int  // how many GPUs the worker sees; 0: nobody knows yet
+	MPSGPUs    int // how many GPUs the worker sees; 0: nobody knows yet
+	Window     portion
 	Settings   bool // NVML functions that change settings are carried out
 	LogLevel   int
 	LogFormat  config.LogFormat

@@ -57,11 +57,12 @@ type supervisor struct {
 	door      *door.Door      // where connections wait that are not admitted yet
 	lines     door.Lines      // that such connections may write into the log
 	leases    *lease.Book
-	desk      *admin.Port // set before the first connection is accepted
-	turns     *turns      // nil: sessions do not take turns
-	mps       *daemons    // nil: workers run without MPS
-	instances *instances  // nil: the GPUs are not split up
-	granting  sync.Mutex  // held while a tenant makes a lease
+	desk      *admin.Port   // set before the first connection is accepted
+	turns     *turns        // nil: sessions do not take turns
+	mps       *daemons      // nil: workers run without MPS
+	instances *instances    // nil: the GPUs are not split up
+	made      chan struct{} // holds one element for each worker that is made for a session
+	granting  sync.Mutex    // held while a tenant makes a lease
 }
 
 // Serve serves until ctx is cancelled; then it accepts nothing more, tells the running sessions, waits for them as long
@@ -77,7 +78,8 @@ func Serve(ctx context.Context, cfg Config) error {
 	defer house.close()
 	s := &supervisor{
 		cfg: cfg, log: cfg.Log, stop: stop, first: make(chan struct{}), shares: newShelf(),
-		door: door.New(door.Places()), started: time.Now(), turns: newTurns(cfg.Turns), board: house.board,
+		door: door.New(door.Places()), started: time.Now(), made: make(chan struct{}, maxHelpers),
+		turns: newTurns(cfg.Turns), board: house.board,
 	}
 	s.gpus = &gpuReader{start: func() (*process, error) { return s.startProcess(s.stop, modeNVML, whose{}) }}
 	s.readGPUs, s.gpuTurn = remember(s.gpus.read), make(chan struct{}, 1)
@@ -116,9 +118,7 @@ func Serve(ctx context.Context, cfg Config) error {
 	s.pools = newPools(warm, func(ctx context.Context, of whose) *pool {
 		start := func(ctx context.Context) (*process, error) { return s.startCUDA(ctx, of) }
 		return newPool(ctx, cfg.Warm, start, func(err error) {
-			s.metrics.WorkerFailures.Inc()
-			s.log.Error("a worker failed", "error", err)
-			s.mps.refused(of.tenant, err)
+			startFailed(s, of, err)
 			select {
 			case broken <- err:
 			default:
@@ -246,6 +246,7 @@ func logLevel(log *slog.Logger) slog.Level {
 
 func (s *supervisor) workerConfig(mode string, of whose) workerConfig {
 	return workerConfig{Mode: mode, Isolation: s.cfg.Isolation, Profile: s.profile(mode, of.tenant), Visible: of.gpus,
+		Window: of.window,
 		Fabric: s.cfg.Fabric, NCCL: s.cfg.NCCL, GPU: s.cfg.GPU, Library: s.cfg.Library, SimMemory: s.cfg.SimMemory,
 		SimDevices: s.cfg.SimDevices, Sim: s.cfg.Sim,
 		Images: s.images != nil, Staging: s.cfg.Staging, RDMASlots: s.cfg.rdmaSlots(),
@@ -266,6 +267,13 @@ func (s *supervisor) startCUDA(ctx context.Context, of whose) (*process, error) 
 		}
 	}
 	return p, err
+}
+
+// startFailed tells the operator of a worker that did not get ready.
+func startFailed(s *supervisor, of whose, err error) {
+	s.metrics.WorkerFailures.Inc()
+	s.log.Error("a worker failed", "error", err)
+	s.mps.refused(of.tenant, err)
 }
 
 // learn takes over what somebody saw of the whole machine.

@@ -315,8 +315,13 @@ func randomHex(bytes int) string {
 // client has to be told.
 func (s *supervisor) openSession(c arrival, log *slog.Logger) error {
 	return s.serveSession(c, log, false, func(ctx context.Context, of whose) (*process, error) {
+		take := s.pools.take
+		if c.Windows > 1 {
+			of.window = portion{c.Window, c.Windows}
+			take = func(ctx context.Context, of whose) (*process, error) { return makeWorker(ctx, s, of) }
+		}
 		for {
-			p, err := s.pools.take(ctx, of)
+			p, err := take(ctx, of)
 			if err == nil && p.profile != s.profile(modeCUDA, c.who.Name) {
 				p.end() // it was made before the tenants file was read again
 				continue

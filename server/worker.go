@@ -22,6 +22,7 @@ import (
 	"scuda.dev/scuda/driver/cupti"
 	ncclibrary "scuda.dev/scuda/driver/nccl"
 	"scuda.dev/scuda/driver/real"
+	"scuda.dev/scuda/server/addresses"
 	"scuda.dev/scuda/server/commons"
 	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
@@ -79,9 +80,10 @@ type worker struct {
 	nvml     nvml.Driver
 	text     *stdio.Capture
 	page     *metrics.Shared
-	seat     *commons.Seat // comes before the session
-	ender    *ender        // of an NVML session; of the goroutine that listens
-	lines    *lines        // of a session that outlives its sockets, else nil; set before there is one
+	seat     *commons.Seat   // comes before the session
+	ender    *ender          // of an NVML session; of the goroutine that listens
+	kept     *addresses.Kept // nil: any address
+	lines    *lines          // of a session that outlives its sockets, else nil; set before there is one
 }
 
 func (w *worker) run() error {
@@ -188,6 +190,9 @@ func (w *worker) open() (*readyInfo, error) {
 		return info, err
 	}
 	info := &readyInfo{GPU: w.cfg.GPU}
+	if err := w.keepToWindow(); err != nil {
+		return nil, err
+	}
 	if err := w.joinMPS(); err != nil {
 		return nil, err
 	}
@@ -452,7 +457,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 			Staging: w.cfg.Staging, RDMASlots: w.cfg.RDMASlots, RDMADevice: w.cfg.RDMADevice, GPUDirect: w.cfg.GPUDirect,
 			Limits: info.Limits, Abort: w.abort, Log: log, Metrics: w.page.Page, Primary: w.machine.Retained,
 			Sharer: w.sharer, Seat: w.seat, Turn: w.page.Turn, Text: w.text, Recorder: w.recorder,
-			NCCL: w.nccl(), NoNCCL: w.noNCCL()})
+			NCCL: w.nccl(), NoNCCL: w.noNCCL(), Room: w.room()})
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

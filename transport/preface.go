@@ -52,6 +52,11 @@ type Hello struct {
 	Ticket  string `json:",omitempty"`
 	Purpose string `json:",omitempty"`
 
+	// Which of how many windows of addresses a session's memory has to keep to, from 0 ([CapWindows]; window.Of says where
+	// they are); 0 of 0 or 1: any address.
+	Window  int `json:",omitempty"`
+	Windows int `json:",omitempty"`
+
 	// How long a client waits at most where the server has no place for it ([CapQueue]); 0: not at all. Waiting is called
 	// with what the server says meanwhile; it may be nil.
 	Wait    time.Duration `json:",omitempty"`
@@ -70,6 +75,9 @@ func (h *Hello) Needs() []string {
 	}
 	if h.Ticket != "" || h.Purpose != "" {
 		needs = append(needs, CapTickets)
+	}
+	if h.Window != 0 || h.Windows > 1 || h.Windows < 0 {
+		needs = append(needs, CapWindows)
 	}
 	return needs
 }

@@ -283,7 +283,8 @@ func TestJSONKeys(t *testing.T) {
 
 func FuzzPreface(f *testing.F) {
 	good, err := AppendPreface(nil, []byte("secret"),
-		&Hello{Kind: KindCallback, Session: "a", Secret: "b", MaxVersion: 3, MinVersion: 1, Capabilities: []string{"x"}})
+		&Hello{Kind: KindCallback, Session: "a", Secret: "b", MaxVersion: 3, MinVersion: 1, Capabilities: []string{"x"},
+			Window: 1, Windows: 2})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -82,6 +82,8 @@ const (
 	CapNCCL = "nccl"
 	// CapSkip: the server knows that parts of a client's command stream are for others, and takes the command skip.
 	CapSkip = "skip"
+	// CapWindows: the server's drivers keep to the window of addresses that a hello names.
+	CapWindows = "windows"
 )
 
 // capabilityTexts say in a refusal what the other side is asked for.
@@ -91,13 +93,14 @@ var capabilityTexts = map[string]string{
 	CapTickets:    "tickets for further connections", CapQueue: "a queue for its places",
 	CapAdmin: "an admin interface over its port", CapProfile: "profiles of its GPUs",
 	CapNCCL: "NCCL in its workers", CapSkip: "clients of several servers",
+	CapWindows: "windows of addresses for each of several servers",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
 //
 // Sessions of CUDA offer more where both sides want it ([Resuming]).
 func Offered() []string {
-	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL, CapSkip}
+	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL, CapSkip, CapWindows}
 }
 
 // Resuming are the capabilities of sessions whose connections may lose their sockets.

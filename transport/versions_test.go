@@ -83,6 +83,8 @@ func TestNeeds(t *testing.T) {
 		{Hello{}, ""},
 		{Hello{Requires: []string{"a"}}, "a"},
 		{Hello{Line: 1}, CapResume}, {Hello{Epoch: 1}, CapResume}, {Hello{Acknowledged: 1}, CapResume},
+		{Hello{Windows: 2}, CapWindows}, {Hello{Window: 1, Windows: 2}, CapWindows}, {Hello{Window: 1}, CapWindows},
+		{Hello{Windows: 1}, ""}, {Hello{Windows: -1}, CapWindows},
 		{Hello{Ticket: "t"}, CapTickets}, {Hello{Purpose: "p", Line: 2}, CapResume + " " + CapTickets},
 	} {
 		if got := strings.Join(c.h.Needs(), " "); got != c.want {
@@ -144,6 +146,8 @@ func TestServerLacks(t *testing.T) {
 		{"an old server", old, Hello{Kind: KindInfo, Requires: []string{"tea"}},
 			`the server (scuda 0.1) does not have "tea"; install`},
 		{"an old server", old, Hello{Kind: KindInfo, Line: 1}, `"resume" (lines that outlive their sockets)`},
+		{"an old server", old, Hello{Kind: KindCUDA, Windows: 2}, `"windows" (windows of addresses for each of several`},
+		{"an old server", old, Hello{Kind: KindCUDA, Windows: 1}, ""},
 		{"an able server", able, Hello{Kind: KindInfo, Line: 1, Requires: []string{"tea"}}, ""},
 		{"one that refuses", answer(t, &Welcome{Status: StatusCapability, Error: "no tea"}), Hello{Kind: KindInfo},
 			"no tea; install the same"},

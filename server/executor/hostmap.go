@@ -17,6 +17,7 @@ type hostmem struct {
 	loop   hostmemLoop
 	out    *output
 	sharer Sharer // nil: memory cannot be shared with other sessions
+	room   Room   // nil: no addresses were taken from the process
 
 	mappings  []*mapping
 	spare     []*mapping            // those of mappings without users, the largest first
@@ -26,15 +27,24 @@ type hostmem struct {
 	stretches []stretch             // of sendChanges
 }
 
+// Room is where the client's memory has its place in a process that is kept to a window of addresses; package
+// addresses has it.
+type Room interface {
+	// Release gives addresses free, which are to be used at once.
+	Release(at, bytes uint64) bool
+	// Retake takes what is free of them.
+	Retake(at, bytes uint64) error
+}
+
 // hostmemLoop is what it asks of the loop.
 type hostmemLoop interface {
 	// start enqueues a download whose end answers its command.
 	start(st *stream, t *transfer, src cuda.CUdeviceptr, bytes uint64) (cuda.CUresult, error)
 }
 
-func newHostmem(s *Session, sharer Sharer) hostmem {
+func newHostmem(s *Session, cfg *Config) hostmem {
 	return hostmem{
-		base: &s.base, loop: &s.copies.downloads, out: &s.out, sharer: sharer,
+		base: &s.base, loop: &s.copies.downloads, out: &s.out, sharer: cfg.Sharer, room: cfg.Room,
 		ranges: make(map[uint64]*hostRange), windows: make(map[uint64]bool),
 	}
 }
@@ -202,6 +212,13 @@ func (hm *hostmem) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
 func (hm *hostmem) reserveWindow(w uint64) cuda.CUresult {
 	if hm.windows[w] {
 		return cuda.CUDA_SUCCESS
+	}
+	if hm.room != nil && hm.room.Release(w*hostWindow, hostWindow) {
+		defer func() {
+			if !hm.windows[w] {
+				_ = hm.room.Retake(w*hostWindow, hostWindow) // it is in use, if that fails
+			}
+		}()
 	}
 	at := alloc[cuda.CUdeviceptr](&hm.arena)
 	if r := hm.gpu.CuMemAddressReserve(at, hostWindow, 0, cuda.CUdeviceptr(w*hostWindow), 0); r != cuda.CUDA_SUCCESS {

@@ -101,6 +101,8 @@ type Config struct {
 	// NCCL carries collectives out; nil: nobody does, and NoNCCL says why.
 	NCCL   nccl.Library
 	NoNCCL string
+	// Room gives back addresses that were taken from the process; nil: none were.
+	Room Room
 	// abortAfter takes abortAfter's place, in tests.
 	abortAfter time.Duration
 }
@@ -179,7 +181,7 @@ func New(cfg Config) (*Session, error) {
 	s.objects = newObjects(s, cfg.Primary)
 	s.waits = newWaits(s, cfg.Hello)
 	s.graphs = newGraphs(s)
-	s.hostmem = newHostmem(s, cfg.Sharer)
+	s.hostmem = newHostmem(s, &cfg)
 	s.modules = newModules(s, cfg.Images)
 	s.ordering = newOrdering(s, cfg.Seat)
 	s.turns = newTurns(s, cfg.Turn)
