@@ -17,6 +17,20 @@ var (
 	marks   = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)|[^\p{L}\p{N}\p{M} _-]`)
 )
 
+// pages keeps the anchors of the repository's pages, each of which has many links to it.
+type pages map[string]map[string]bool
+
+func (p pages) have(file, anchor string) bool {
+	if p[file] == nil {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return false
+		}
+		p[file] = anchors(string(b))
+	}
+	return p[file][anchor]
+}
+
 // anchors are those that a page's headings get where the repository is read in a browser.
 func anchors(page string) map[string]bool {
 	found, times := map[string]bool{}, map[string]int{}
@@ -32,7 +46,7 @@ func anchors(page string) map[string]bool {
 }
 
 // deadLinks are the links of a page to files, and to headings of pages, that are not there. Links begin at a folder.
-func deadLinks(file, folder string) (dead []string, links int, err error) {
+func (p pages) deadLinks(file, folder string) (dead []string, links int, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, 0, err
@@ -55,8 +69,7 @@ func deadLinks(file, folder string) (dead []string, links int, err error) {
 		if !hasAnchor {
 			continue
 		}
-		page, err := os.ReadFile(to)
-		if err != nil || !anchors(string(page))[anchor] {
+		if !p.have(to, anchor) {
 			dead = append(dead, m[1])
 		}
 	}
@@ -65,7 +78,7 @@ func deadLinks(file, folder string) (dead []string, links int, err error) {
 
 // TestLinks: no link of a page leads nowhere.
 func TestLinks(t *testing.T) {
-	all := 0
+	all, known := 0, pages{}
 	for _, file := range sources(t) {
 		if filepath.Ext(file) != ".md" {
 			continue
@@ -74,7 +87,7 @@ func TestLinks(t *testing.T) {
 		if strings.HasPrefix(file, "changelog/") { // these become CHANGELOG.md
 			folder = root
 		}
-		dead, n, err := deadLinks(filepath.Join(root, file), folder)
+		dead, n, err := known.deadLinks(filepath.Join(root, file), folder)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +134,7 @@ func TestDeadLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dead, n, err := deadLinks(filepath.Join(folder, "a.md"), folder)
+	dead, n, err := pages{}.deadLinks(filepath.Join(folder, "a.md"), folder)
 	if err != nil || n != 8 || fmt.Sprint(dead) != "[c.md #not-a-heading b.md#x]" {
 		t.Errorf("%q, %d links, %v", dead, n, err)
 	}
