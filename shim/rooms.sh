@@ -8,8 +8,8 @@ cc=${CC:-cc}
 flags="-std=c11 -O2 -g -fPIC -fvisibility=hidden -fcf-protection=none -fpatchable-function-entry=1 -ffunction-sections"
 flags="$flags -Wall -Wextra -Werror"
 
-# What is compiled is kept for a day in build/objects, under a name made of all that it depends on: libraries have rooms in
-# common, and tests build the libraries again.
+# What is compiled is kept for a day in build/objects, under a name made of all that it depends on: libraries have rooms
+# in common, and tests build the libraries again.
 objects_kept=$shim/../build/objects
 depends=$({ echo "$cc $flags $shim" && "$cc" --version && cat "$shim/rooms.sh" &&
   find "$shim" -name '*.[ch]' -print0 | sort -z | xargs -0 sha256sum; } | sha256sum | cut -c1-32)
