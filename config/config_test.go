@@ -198,12 +198,20 @@ func TestReadClient(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	want := Client{
-		Server:    transport.Target{Address: "gpu:14833", Token: []byte("secret"), TokenOf: "SCUDA_TOKEN"},
+		Servers:   []transport.Target{{Address: "gpu:14833", Token: []byte("secret"), TokenOf: "SCUDA_TOKEN"}},
 		Transport: TransportTCP, RDMADevice: "mlx5_0:1", RDMAMemory: 64 * MiB,
 		Queue: 90 * time.Second,
 	}
 	if got, err := ReadClient(); err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, %v", got, err)
+	}
+	t.Setenv("SCUDA_SERVER", "gpu,other")
+	if _, err := ReadClient(); !errors.Is(err, ErrSeveral) {
+		t.Errorf("two servers: %v", err)
+	}
+	t.Setenv("SCUDA_TRIAL", "several")
+	if got, err := ReadClient(); err != nil || len(got.Servers) != 2 || got.Servers[1].Address != "other:14833" {
+		t.Errorf("two servers on trial: %+v, %v", got, err)
 	}
 	t.Setenv("SCUDA_BULK", "many")
 	t.Setenv("SCUDA_RESUME", "")

@@ -134,7 +134,7 @@ func ParseMetrics(s string) (string, error) {
 
 // Client is what a session's client reads.
 type Client struct {
-	Server     transport.Target
+	Servers    []transport.Target // at least one
 	Transport  Transport
 	RDMADevice string // DEVICE[:PORT[:GIDINDEX]]; "": the one that fits
 	RDMAMemory Size
@@ -149,7 +149,7 @@ const usualBulk = 4
 func ReadClient() (*Client, error) {
 	var c Client
 	var err error
-	if c.Server, err = Target(); err != nil {
+	if c.Servers, err = targets(); err != nil {
 		return nil, err
 	}
 	if c.Transport, c.RDMADevice, err = Path(); err != nil {
@@ -172,6 +172,23 @@ func ReadClient() (*Client, error) {
 		return nil, fmt.Errorf("SCUDA_RESUME: write 1 or 0, not %.40q", text)
 	}
 	return &c, nil
+}
+
+// targets gives the configured servers. Several in one program's CUDA are on trial yet (SCUDA_TRIAL), and [ErrSeveral]
+// without that.
+func targets() ([]transport.Target, error) {
+	if strings.Trim(os.Getenv("SCUDA_TRIAL"), blanks) != "several" {
+		to, err := Target()
+		return []transport.Target{to}, err
+	}
+	_, n, err := TargetOf(0)
+	all := make([]transport.Target, n)
+	for i := range all {
+		if all[i], _, err = TargetOf(i); err != nil {
+			break
+		}
+	}
+	return all, err
 }
 
 // ParseQueue reads how long a client waits for a place; nothing means as long as it takes.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -254,5 +255,53 @@ func TestSeveralWithTLS(t *testing.T) {
 	for _, s := range []*server{first, second} {
 		s.signal(syscall.SIGTERM)
 		s.wait(patience)
+	}
+}
+
+// onTrial lets CUDA begin with several servers.
+func onTrial(list string, more ...string) []string {
+	return clientEnv(list, append([]string{"SCUDA_TRIAL=several"}, more...)...)
+}
+
+// A program that sees the GPU of the last of two servers alone runs as with one server.
+func TestSeveralRunPrograms(t *testing.T) {
+	first, second := serve(t), serve(t)
+	for _, name := range all {
+		if name == "nvml" || name == "query" { // which show the GPUs of all servers, and the PCI domains of the second
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			beside(t)
+			want := first.prints(t, name)
+			env := onTrial(first.addr+","+second.addr, "CUDA_VISIBLE_DEVICES=1")
+			p := start(t, env, program(name), kernels)
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			if diff := cmp.Diff(lines(want), lines(p.out.String())); diff != "" {
+				t.Errorf("with one server (-), with two (+):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A program uses the GPUs of two servers. When one of them is gone it goes on with the other's.
+func TestSeveralShareAProgram(t *testing.T) {
+	first, second, list := two(t)
+	p := start(t, onTrial(list, "SCUDA_RESUME=0"), program("several"), kernels,
+		fmt.Sprintf("kill -9 %d", second.cmd.Process.Pid))
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 || p.out.String() != "two servers\none server\n" {
+		t.Fatalf("exit status %d\n%s%s\nthe first server:\n%s", code, p.out, p.err, first.err)
+	}
+	errs := p.err.String()
+	for _, want := range []string{
+		"cuMemcpyDtoD_v2: what it names is of two servers", "a copy: what it names is of two servers",
+		"the session with the scuda server " + second.addr + " is lost",
+	} {
+		if strings.Count(errs, want) != 1 {
+			t.Errorf("not once %q in\n%s", want, errs)
+		}
 	}
 }

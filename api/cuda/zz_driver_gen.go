@@ -101,6 +101,9 @@ type Driver interface {
 	CuLinkDestroy(state CUlinkState) CUresult
 	CuMemAddressFree(ptr CUdeviceptr, size uint64) CUresult
 	CuMemAddressReserve(ptr *CUdeviceptr, size uint64, alignment uint64, addr CUdeviceptr, flags uint64) CUresult
+	CuMemAllocAsync(dptr *CUdeviceptr, bytesize uint64, hStream CUstream) CUresult
+	CuMemAllocManaged(dptr *CUdeviceptr, bytesize uint64, flags uint32) CUresult
+	CuMemAllocPitch_v2(dptr *CUdeviceptr, pPitch *uint64, WidthInBytes uint64, Height uint64, ElementSizeBytes uint32) CUresult
 	CuMemAlloc_v2(dptr *CUdeviceptr, bytesize uint64) CUresult
 	CuMemCreate(handle *CUmemGenericAllocationHandle, size uint64, prop *CUmemAllocationProp, flags uint64) CUresult
 	CuMemExportToShareableHandle(shareableHandle unsafe.Pointer, handle CUmemGenericAllocationHandle, handleType CUmemAllocationHandleType, flags uint64) CUresult
@@ -109,6 +112,7 @@ type Driver interface {
 	CuMemGetAllocationGranularity(granularity *uint64, prop *CUmemAllocationProp, option CUmemAllocationGranularity_flags) CUresult
 	CuMemGetHandleForAddressRange(handle unsafe.Pointer, dptr CUdeviceptr, size uint64, handleType CUmemRangeHandleType, flags uint64) CUresult
 	CuMemHostAlloc(pp unsafe.Pointer, bytesize uint64, Flags uint32) CUresult
+	CuMemHostGetDevicePointer_v2(pdptr *CUdeviceptr, p unsafe.Pointer, Flags uint32) CUresult
 	CuMemHostRegister_v2(p unsafe.Pointer, bytesize uint64, Flags uint32) CUresult
 	CuMemImportFromShareableHandle(handle *CUmemGenericAllocationHandle, osHandle unsafe.Pointer, shHandleType CUmemAllocationHandleType) CUresult
 	CuMemMap(ptr CUdeviceptr, size uint64, offset uint64, handle CUmemGenericAllocationHandle, flags uint64) CUresult
@@ -589,6 +593,21 @@ func (Unimplemented) CuMemAddressReserve(_ *CUdeviceptr, _ uint64, _ uint64, _ C
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 
+// CuMemAllocAsync is not implemented.
+func (Unimplemented) CuMemAllocAsync(_ *CUdeviceptr, _ uint64, _ CUstream) CUresult {
+	return CUDA_ERROR_NOT_SUPPORTED
+}
+
+// CuMemAllocManaged is not implemented.
+func (Unimplemented) CuMemAllocManaged(_ *CUdeviceptr, _ uint64, _ uint32) CUresult {
+	return CUDA_ERROR_NOT_SUPPORTED
+}
+
+// CuMemAllocPitch_v2 is not implemented.
+func (Unimplemented) CuMemAllocPitch_v2(_ *CUdeviceptr, _ *uint64, _ uint64, _ uint64, _ uint32) CUresult {
+	return CUDA_ERROR_NOT_SUPPORTED
+}
+
 // CuMemAlloc_v2 is not implemented.
 func (Unimplemented) CuMemAlloc_v2(_ *CUdeviceptr, _ uint64) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
@@ -622,6 +641,11 @@ func (Unimplemented) CuMemGetHandleForAddressRange(_ unsafe.Pointer, _ CUdevicep
 
 // CuMemHostAlloc is not implemented.
 func (Unimplemented) CuMemHostAlloc(_ unsafe.Pointer, _ uint64, _ uint32) CUresult {
+	return CUDA_ERROR_NOT_SUPPORTED
+}
+
+// CuMemHostGetDevicePointer_v2 is not implemented.
+func (Unimplemented) CuMemHostGetDevicePointer_v2(_ *CUdeviceptr, _ unsafe.Pointer, _ uint32) CUresult {
 	return CUDA_ERROR_NOT_SUPPORTED
 }
 

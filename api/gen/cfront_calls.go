@@ -18,7 +18,7 @@ func (c *cfront) calls(out *Output) error {
 		if f.Base != "" || !f.Generic || f.NoProto {
 			continue
 		}
-		decl, _, err := c.params(f)
+		decl, args, err := c.params(f)
 		if err != nil {
 			return err
 		}
@@ -29,16 +29,47 @@ func (c *cfront) calls(out *Output) error {
 			continue
 		}
 		w := &callWriter{cfront: c, f: f, b: b}
-		b.f("\nint32_t scuda_wire_%s(%s) {\n", f.Name, join(decl, "uint32_t how"))
+		names := namesOf(f)
+		if len(names) == 0 {
+			b.f("\nint32_t scuda_wire_%s(%s) {\n", f.Name, join(decl, "uint32_t how"))
+		} else {
+			b.f("\nstatic inline int32_t there_%s(%s) {\n", f.Name, join(decl, "uint32_t how"))
+		}
 		w.checks()
 		w.request()
 		w.send()
 		b.f("}\n")
+		if len(names) > 0 {
+			b.f("int32_t scuda_wire_%s(%s) {\n", f.Name, join(decl, "uint32_t how"))
+			b.f("  if (SCUDA_LIKELY(!scuda_several())) return there_%s(%s);\n", f.Name, join(args, "how"))
+			b.f("  struct scuda_named n = {0};\n  struct scuda_visit v;\n")
+			for _, name := range names {
+				b.f("  %s;\n", name)
+			}
+			b.f("  int32_t r = scuda_visit_named(&v, &n, %q);\n  if (r) return r;\n", f.Name)
+			b.f("  r = there_%s(%s);\n  scuda_visit_end(v);\n  return r;\n}\n", f.Name, join(args, "how"))
+		}
 		if w.err != nil {
 			return fmt.Errorf("%s: %w", f.Name, w.err)
 		}
 	}
 	return out.CFile("shim/front/gen/calls_gen.c", b.Bytes())
+}
+
+// namesOf says how to note whose arguments are: which of several servers a call is for (base/server.h).
+func namesOf(f *api.Func) (names []string) {
+	for _, p := range f.Params {
+		switch {
+		case p.Dir != api.Value:
+		case p.Handle != "":
+			names = append(names, fmt.Sprintf("scuda_name_object(&n, %s)", p.Name))
+		case p.Device:
+			names = append(names, fmt.Sprintf("scuda_name_device(&n, %s)", p.Name))
+		case p.Elem == "CUdeviceptr":
+			names = append(names, fmt.Sprintf("scuda_name_address(&n, %s)", p.Name))
+		}
+	}
+	return names
 }
 
 type callWriter struct {

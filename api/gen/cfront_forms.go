@@ -103,6 +103,7 @@ func (c *cfront) formFlags(f *api.Func, i int) []string {
 		on   bool
 	}{
 		{"SCUDA_DEVICE", value && p.Device},
+		{"SCUDA_ADDRESS", value && p.Elem == "CUdeviceptr"},
 		{"SCUDA_NEEDED", c.recorded.fatal[[2]string{f.Name, p.Name}] || p.Dir == api.New || i == 0 && onlyOut(f)},
 		{"SCUDA_MAYBE", value && p.Handle != "" && !p.Delete && p.Handle != "CUstream"},
 		{"SCUDA_ENDS", p.Delete && p.Handle != ""},

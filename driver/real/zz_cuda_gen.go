@@ -402,6 +402,18 @@ func (d *driver) CuMemAddressReserve(a0 *cuda.CUdeviceptr, a1 uint64, a2 uint64,
 	return keep(d.invoke(cuda.OpCuMemAddressReserve, &words{address(a0), uint64(a1), uint64(a2), uint64(a3), uint64(a4)}), unsafe.Pointer(a0))
 }
 
+func (d *driver) CuMemAllocAsync(a0 *cuda.CUdeviceptr, a1 uint64, a2 cuda.CUstream) cuda.CUresult {
+	return keep(d.invoke(cuda.OpCuMemAllocAsync, &words{address(a0), uint64(a1), uint64(a2)}), unsafe.Pointer(a0))
+}
+
+func (d *driver) CuMemAllocManaged(a0 *cuda.CUdeviceptr, a1 uint64, a2 uint32) cuda.CUresult {
+	return keep(d.invoke(cuda.OpCuMemAllocManaged, &words{address(a0), uint64(a1), uint64(a2)}), unsafe.Pointer(a0))
+}
+
+func (d *driver) CuMemAllocPitch_v2(a0 *cuda.CUdeviceptr, a1 *uint64, a2 uint64, a3 uint64, a4 uint32) cuda.CUresult {
+	return keep(d.invoke(cuda.OpCuMemAllocPitch_v2, &words{address(a0), address(a1), uint64(a2), uint64(a3), uint64(a4)}), unsafe.Pointer(a0), unsafe.Pointer(a1))
+}
+
 func (d *driver) CuMemAlloc_v2(a0 *cuda.CUdeviceptr, a1 uint64) cuda.CUresult {
 	return keep(d.invoke(cuda.OpCuMemAlloc_v2, &words{address(a0), uint64(a1)}), unsafe.Pointer(a0))
 }
@@ -432,6 +444,10 @@ func (d *driver) CuMemGetHandleForAddressRange(a0 unsafe.Pointer, a1 cuda.CUdevi
 
 func (d *driver) CuMemHostAlloc(a0 unsafe.Pointer, a1 uint64, a2 uint32) cuda.CUresult {
 	return keep(d.invoke(cuda.OpCuMemHostAlloc, &words{raw(a0), uint64(a1), uint64(a2)}), a0)
+}
+
+func (d *driver) CuMemHostGetDevicePointer_v2(a0 *cuda.CUdeviceptr, a1 unsafe.Pointer, a2 uint32) cuda.CUresult {
+	return keep(d.invoke(cuda.OpCuMemHostGetDevicePointer_v2, &words{address(a0), raw(a1), uint64(a2)}), unsafe.Pointer(a0), a1)
 }
 
 func (d *driver) CuMemHostRegister_v2(a0 unsafe.Pointer, a1 uint64, a2 uint32) cuda.CUresult {

@@ -28,19 +28,46 @@ func scuda_core_open(shared *C.struct_scuda_shared, boot *C.struct_scuda_boot) C
 	if r := open((*session.Shared)(unsafe.Pointer(shared))); r != session.Success {
 		return C.int32_t(r)
 	}
-	s := current.Load()
-	w := s.Welcome()
-	boot.driver_version = C.int32_t(w.DriverVersion)
-	boot.device_count = C.int32_t(len(w.Devices))
-	boot.devices = devices(w.Devices)
-	text(boot.server[:], s.Server())
-	if slices.Contains(w.Capabilities, transport.CapProfile) {
-		boot.profiles = 1
+	all := current.Load()
+	boot.servers = C.uint32_t(all.Servers())
+	boot.driver_version = C.int32_t(all.Of(0).Welcome().DriverVersion)
+	boot.profiles, boot.collectives = 1, 1
+	var gpus []gpu
+	for i := range all.Servers() {
+		w := all.Of(i).Welcome()
+		boot.driver_version = min(boot.driver_version, C.int32_t(w.DriverVersion))
+		if !slices.Contains(w.Capabilities, transport.CapProfile) {
+			boot.profiles = 0
+		}
+		if !slices.Contains(w.Capabilities, transport.CapNCCL) {
+			boot.collectives = 0
+		}
+		for k := range w.Devices {
+			gpus = append(gpus, gpu{&w.Devices[k], i, k})
+		}
 	}
-	if slices.Contains(w.Capabilities, transport.CapNCCL) {
-		boot.collectives = 1
-	}
+	boot.device_count = C.int32_t(len(gpus))
+	boot.devices = devices(gpus)
+	text(boot.server[:], all.Of(0).Server())
 	return 0
+}
+
+// gpu is one of a server's.
+type gpu struct {
+	*transport.Device
+	server, ordinal int
+}
+
+// ofDevice gives a GPU by its number among those of all servers.
+func ofDevice(all *session.Sessions, number int) (s *session.Session, d *transport.Device) {
+	for i := range all.Servers() {
+		list := all.Of(i).Welcome().Devices
+		if number < len(list) {
+			return all.Of(i), &list[number]
+		}
+		number -= len(list)
+	}
+	return nil, nil
 }
 
 // text copies s into a C string of fixed size.
@@ -54,7 +81,7 @@ func text(dst []C.char, s string) {
 	}
 }
 
-func devices(list []transport.Device) *C.struct_scuda_device {
+func devices(list []gpu) *C.struct_scuda_device {
 	if len(list) == 0 {
 		return nil
 	}
@@ -62,6 +89,7 @@ func devices(list []transport.Device) *C.struct_scuda_device {
 	all := unsafe.Slice(p, len(list))
 	for i := range all {
 		d, o := &list[i], &all[i]
+		o.server, o.ordinal = C.uint32_t(d.server), C.int32_t(d.ordinal)
 		text(o.name[:], d.Name)
 		text(o.pci_bus_id[:], d.PCIBusID)
 		o.uuid = *(*[16]C.uint8_t)(unsafe.Pointer(&d.UUID))
@@ -84,13 +112,14 @@ func devices(list []transport.Device) *C.struct_scuda_device {
 
 //export scuda_core_call
 func scuda_core_call(c *C.struct_scuda_call) {
-	s := current.Load()
-	if s == nil {
+	all := current.Load()
+	if all == nil {
 		c.result = C.int32_t(session.SystemNotReady)
 		return
 	}
+	s, thread := all.OfThread(uint32(c.thread))
 	call := session.Call{
-		Begin: uint64(c.begin), End: uint64(c.end), Thread: uint32(c.thread),
+		Begin: uint64(c.begin), End: uint64(c.end), Thread: thread,
 		Reply: bytes(c.reply, C.uint64_t(c.reply_cap)), Timed: c.timed != 0,
 	}
 	s.Call(&call)
@@ -100,27 +129,28 @@ func scuda_core_call(c *C.struct_scuda_call) {
 
 //export scuda_core_send
 func scuda_core_send(end C.uint64_t) {
-	if s := current.Load(); s != nil {
-		s.Send(uint64(end))
+	if all := current.Load(); all != nil {
+		all.Send(uint64(end))
 	}
 }
 
 //export scuda_core_bulk
-func scuda_core_bulk(end C.uint64_t, data unsafe.Pointer, n C.uint64_t) C.int32_t {
-	s := current.Load()
-	if s == nil {
+func scuda_core_bulk(server C.uint32_t, end C.uint64_t, data unsafe.Pointer, n C.uint64_t) C.int32_t {
+	all := current.Load()
+	if all == nil {
 		return C.int32_t(session.SystemNotReady)
 	}
-	return C.int32_t(s.Bulk(uint64(end), bytes(data, n)))
+	return C.int32_t(all.Of(int(server)).Bulk(uint64(end), bytes(data, n)))
 }
 
 //export scuda_core_transfer
-func scuda_core_transfer(dst unsafe.Pointer, n C.uint64_t, thread, async C.uint32_t) C.uint32_t {
-	s := current.Load()
-	if s == nil {
-		return thread
+func scuda_core_transfer(dst unsafe.Pointer, n C.uint64_t, word, async C.uint32_t) C.uint32_t {
+	all := current.Load()
+	if all == nil {
+		return word
 	}
-	return C.uint32_t(s.Transfer(bytes(dst, n), uint32(thread), session.TransferKind(async)))
+	s, thread := all.OfThread(uint32(word))
+	return C.uint32_t(s.Transfer(bytes(dst, n), thread, session.TransferKind(async)))
 }
 
 //export scuda_core_overlaps
@@ -132,21 +162,23 @@ func scuda_core_overlaps(p unsafe.Pointer, n C.uint64_t) C.int32_t {
 }
 
 //export scuda_core_source
-func scuda_core_source(src unsafe.Pointer, n C.uint64_t, graph C.uint32_t) C.uint32_t {
-	s := current.Load()
-	if s == nil {
+func scuda_core_source(server C.uint32_t, src unsafe.Pointer, n C.uint64_t, graph C.uint32_t) C.uint32_t {
+	all := current.Load()
+	if all == nil {
 		return 0
 	}
-	return C.uint32_t(s.Source(bytes(src, n), graph != 0))
+	return C.uint32_t(all.Of(int(server)).Source(bytes(src, n), graph != 0))
 }
 
 //export scuda_core_hostfn
-func scuda_core_hostfn(fn, user unsafe.Pointer, stream C.uint64_t, kind, keep C.uint32_t) C.uint64_t {
-	s := current.Load()
-	if s == nil {
+func scuda_core_hostfn(
+	server C.uint32_t, fn, user unsafe.Pointer, stream C.uint64_t, kind, keep C.uint32_t,
+) C.uint64_t {
+	all := current.Load()
+	if all == nil {
 		return 0
 	}
-	return C.uint64_t(s.HostFunction(session.HostFunction{
+	return C.uint64_t(all.Of(int(server)).HostFunction(session.HostFunction{
 		Func: uintptr(fn), User: uintptr(user), Stream: uint64(stream), Kind: uint32(kind), Keep: keep != 0,
 	}))
 }
@@ -169,19 +201,19 @@ func scuda_core_image(
 		}
 		return C.int32_t(r)
 	}
-	s := current.Load()
-	if s == nil {
+	all := current.Load()
+	if all == nil {
 		return C.int32_t(session.SystemNotReady)
 	}
-	list := s.Welcome().Devices
-	if int(device) >= len(list) {
+	s, gpu := ofDevice(all, int(device))
+	if gpu == nil {
 		return C.int32_t(session.InvalidValue)
 	}
 	img, err := fatbin.FromMemory(image, uint64(n))
 	if err != nil {
 		return fail(session.InvalidImage, err)
 	}
-	a := &list[device].Attributes
+	a := &gpu.Attributes
 	h, bytesSent, r, err := s.Image(img, uint32(a[attributeMajor]*10+a[attributeMinor]), send != 0)
 	*sent = C.uint64_t(bytesSent)
 	if err != nil {
@@ -207,13 +239,18 @@ func scuda_core_look() {
 
 //export scuda_core_figures
 func scuda_core_figures(n *C.uint64_t) {
-	s := current.Load()
-	if s == nil {
+	all := current.Load()
+	if all == nil {
 		return
 	}
-	f := s.Figures()
-	for i, v := range []uint64{f.Sent, f.Received, s.RDMA.SentBytes.Load(), s.RDMA.ReceivedBytes.Load()} {
-		unsafe.Slice(n, 4)[i] = C.uint64_t(v)
+	sums := unsafe.Slice(n, 4)
+	clear(sums)
+	for i := range all.Servers() {
+		s := all.Of(i)
+		f := s.Figures()
+		for k, v := range []uint64{f.Sent, f.Received, s.RDMA.SentBytes.Load(), s.RDMA.ReceivedBytes.Load()} {
+			sums[k] += C.uint64_t(v)
+		}
 	}
 }
 

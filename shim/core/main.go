@@ -35,7 +35,7 @@ var version = "dev"
 const processors = 32
 
 var (
-	current atomic.Pointer[session.Session]
+	current atomic.Pointer[session.Sessions]
 	logger  = sync.OnceValue(config.Logger)
 	opening sync.Mutex
 )
@@ -78,26 +78,30 @@ func open(shared *session.Shared) int32 {
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
-	h := hello()
-	h.Wait, h.Waiting = c.Queue, transport.Teller(c.Server.Address, func(line string) {
-		if log.Enabled(context.Background(), slog.LevelWarn) {
-			fmt.Fprintln(os.Stderr, "scuda: "+line)
-		}
-	})
+	var servers []session.Config
+	for _, server := range c.Servers {
+		h := hello()
+		h.Wait, h.Waiting = c.Queue, transport.Teller(server.Address, func(line string) {
+			if log.Enabled(context.Background(), slog.LevelWarn) {
+				fmt.Fprintln(os.Stderr, "scuda: "+line)
+			}
+		})
+		servers = append(servers, session.Config{Server: server, Hello: h, Log: log,
+			HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
+			Bulk: c.Bulk, Resume: c.Resume, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
+	}
 	var started sync.WaitGroup
-	started.Go(func() { threadsReady(0) }) // while the server is asked
+	started.Go(func() { threadsReady(0) }) // while the servers are asked
 	defer started.Wait()
-	s, err := session.Open(shared, session.Config{Server: c.Server, Hello: h, Log: log,
-		HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
-		Bulk: c.Bulk, Resume: c.Resume, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
+	all, err := session.OpenAll(shared, servers...)
 	if err != nil {
 		return notConnected(log, err.Error())
 	}
-	current.Store(s)
+	current.Store(all)
 	if address, err := config.Metrics(); err != nil {
 		log.Warn("this process has no metrics; correct SCUDA_METRICS", "error", err)
 	} else if address != "" {
-		offer(log, s, address)
+		offer(log, all.Of(0), address)
 	}
 	return session.Success
 }

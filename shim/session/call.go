@@ -64,9 +64,6 @@ type Call struct {
 	Came  int64 // when the reply came to this machine: CLOCK_MONOTONIC, ns; 0: not known
 }
 
-// Send sends the ring up to end, of which the reply is waited for by a later Call.
-func (s *Session) Send(end uint64) { s.send.flush(end) }
-
 // Call sends what is pending and waits for the reply to the thread's command.
 func (s *Session) Call(c *Call) {
 	w := s.calls.waiter(c.Thread)

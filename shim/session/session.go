@@ -141,13 +141,18 @@ func Open(sh *Shared, cfg Config) (*Session, error) {
 	return all.Of(0), nil
 }
 
-// open connects to the server, whose commands the sender will take from the ring.
-func open(cfg Config, send *sender, last *uint32, required ...string) (*Session, error) {
-	s := &Session{cfg: cfg, log: cfg.Log, shared: shared{send.shared, last}, send: send}
+// open connects to the server of that number, whose commands the sender will take from the ring.
+func open(cfg Config, send *sender, number, servers int) (*Session, error) {
+	sh := send.shared
+	s := &Session{cfg: cfg, log: cfg.Log, shared: shared{sh, &sh.Lost}, send: send}
 	hello := cfg.Hello
 	hello.Kind = transport.KindCUDA
-	hello.Requires = append(hello.Requires, required...)
-	s.shared.regions(&hello)
+	if servers > 1 {
+		s.shared.last = &sh.LostOf[number]
+		hello.Requires = append(hello.Requires, transport.CapSkip)
+		hello.Window, hello.Windows = number, servers
+	}
+	sh.regions(&hello, number, servers)
 	if cfg.Resume {
 		hello.Capabilities = transport.Resuming()
 	}

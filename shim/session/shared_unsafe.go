@@ -11,7 +11,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/base/core.h.
-const ABI = 10
+const ABI = 11
 
 // Shared is struct scuda_shared of shim/front/base/core.h, which explains it; the front owns the memory.
 type Shared struct {
@@ -41,6 +41,8 @@ type Shared struct {
 	Counts           *Counts // nil: nothing is counted
 	Outages          countOf // of the core's
 	_                [8]byte
+
+	LostOf [MostSessions]uint32 // as Lost, of one of several servers
 }
 
 // Kinds of what [Counts] count.
@@ -192,8 +194,12 @@ func (sh *Shared) track(handle uint64) *Track {
 	return &unsafe.Slice(sh.Tracks, sh.ClientSlots)[i/slotBytes]
 }
 
-func (sh *Shared) regions(h *transport.Hello) {
-	h.ClientBase, h.ClientSlots, h.ServerBase, h.ServerSlots = sh.ClientBase, sh.ClientSlots, sh.ServerBase, sh.ServerSlots
+// regions says which handles a server knows. Each of several has a part of both regions, so that the address of a slot
+// says whose it is.
+func (sh *Shared) regions(h *transport.Hello, server, servers int) {
+	client, theirs := sh.ClientSlots/uint64(servers), sh.ServerSlots/uint64(servers)
+	h.ClientBase, h.ClientSlots = sh.ClientBase+uint64(server)*client*slotBytes, client
+	h.ServerBase, h.ServerSlots = sh.ServerBase+uint64(server)*theirs*slotBytes, theirs
 }
 
 // takeRing takes the command ring over from the front.

@@ -109,14 +109,14 @@ int main(int argc, char **argv) {
     printf("calls done, %d preemption signals\n", urg);
   } else if (!strcmp(argv[2], "host")) {
     int value = 42;
-    uint64_t registration = core_hostfn((void *)host_function, &value, 0, 0, 0), answer = 0;
+    uint64_t registration = core_hostfn(0, (void *)host_function, &value, 0, 0, 0), answer = 0;
     printf("overlaps %d\n", core_overlaps(&value, 4));
     call(2, 0, registration, &answer); // the server answers when the function has run
     printf("ran %d overlaps %d\n", ran, core_overlaps(&value, 4));
   } else if (!strcmp(argv[2], "fork")) {
     int value = 0;
     uint64_t answer;
-    call(2, 0, core_hostfn((void *)host_function, &value, 0, 0, 0), &answer); // opens the callback connection
+    call(2, 0, core_hostfn(0, (void *)host_function, &value, 0, 0, 0), &answer); // opens the callback connection
     fflush(stdout);
     if (fork() == 0) {
       printf("child has %d sockets\n", sockets());

@@ -78,7 +78,9 @@ extern struct scuda_boot scuda_boot;
 #define SCUDA_DEVICES_MAX 64
 struct scuda_gpu {             /* a GPU that the program sees */
   struct scuda_device d;       /* with the attributes of unsupported features set to 0 */
+  uint32_t server;             /* whose it is, from 0 on */
   int32_t server_ordinal;
+  uint32_t place;              /* in scuda_boot.devices */
   uint32_t primary_flags;      /* with which its primary context is made */
   uint64_t primary;            /* context handle */
 };
@@ -90,7 +92,7 @@ static inline int scuda_device_ok(int32_t dev) { return (uint32_t)dev < (uint32_
 static inline int32_t scuda_to_server(int32_t dev) {
   return scuda_device_ok(dev) ? scuda_gpus[dev].server_ordinal : dev;
 }
-int32_t scuda_from_server(int32_t ordinal);
+int32_t scuda_from_server(int32_t ordinal); /* of the server that the thread's commands are for */
 
 /* ---- threads (thread.c) ---- */
 struct scuda_thread {
@@ -103,6 +105,7 @@ struct scuda_thread {
   /* last CTX_LOCAL_STORAGE hit */
   const void *storage_key; uint64_t storage_ctx, storage_generation; void *storage_value;
   void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
+  uint32_t server;             /* 1 + the server that its commands are for; 0: its context's (server.c) */
   uint32_t own;                /* SCUDA_OWN: what it does is the library's */
   uint32_t timed;              /* as in struct scuda_call, of its next call; came is of the last such */
   uint64_t came;
@@ -171,7 +174,7 @@ enum {
 };
 /* the last two and op: for a trace */
 struct scuda_cmd {
-  uint8_t *payload; uint64_t begin, end, context; uint32_t answer, shared, op; struct scuda_thread *thread;
+  uint8_t *payload; uint64_t begin, end, context; uint32_t answer, shared, op, server; struct scuda_thread *thread;
   uint64_t since, bytes;
 };
 struct scuda_reply {           /* of a generic call */
@@ -185,7 +188,11 @@ enum { SCUDA_ORDER_TOLD = 1, SCUDA_ORDER_ANSWERED = 2 };
 extern _Atomic int scuda_ordering;
 /* another process may look at our device memory as soon as a synchronous upload has returned */
 extern _Atomic int scuda_sharing;
-extern int scuda_blocking;     /* SCUDA_LAUNCH_BLOCKING */
+/* what few programs have: SCUDA_LAUNCH_BLOCKING; several servers */
+enum { SCUDA_BLOCKING = 1, SCUDA_SEVERAL = 2 };
+extern uint32_t scuda_unusual;
+static inline int scuda_blocking(void) { return (scuda_unusual & SCUDA_BLOCKING) != 0; }
+static inline int scuda_several(void) { return (scuda_unusual & SCUDA_SEVERAL) != 0; }
 int32_t scuda_ring_setup(void);
 /* Starts a command of so many payload bytes under the ring's lock; 0, or the CUresult. SCUDA_ANSWER is added by
  * scuda_blocking and where the thread has no usable context, so that the driver's own error comes at the call. */
@@ -229,6 +236,32 @@ void scuda_trace_end(void);
  * blocks */
 enum { SCUDA_FAULTS, SCUDA_DOWN, SCUDA_UP, SCUDA_PUSHED, SCUDA_PINNED, SCUDA_MANAGED_STATS };
 extern _Atomic uint64_t scuda_managed_stats[SCUDA_MANAGED_STATS];
+
+/* ---- servers (server.c) ---- */
+enum { SCUDA_SERVER_SHIFT = 28 };  /* of the server's number in the thread's word of a command's header */
+extern uint32_t scuda_servers;     /* how many the program has */
+uint32_t scuda_server_now(const struct scuda_thread *t);  /* that its next command is for */
+/* 0, or the CUresult of every call for the server, as the session has failed */
+static inline int32_t scuda_server_lost(uint32_t server) {
+  int32_t all = (int32_t)__atomic_load_n(&scuda_shared.lost, __ATOMIC_ACQUIRE);
+  return SCUDA_LIKELY(all || !scuda_several()) ? all :
+         (int32_t)__atomic_load_n(&scuda_shared.lost_of[server], __ATOMIC_ACQUIRE);
+}
+static inline uint32_t scuda_server(void) {
+  return SCUDA_LIKELY(!scuda_several()) ? 0 : scuda_server_now(scuda_thread());
+}
+static inline uint32_t scuda_thread_word(void) {
+  return scuda_thread()->ordinal | scuda_server() << SCUDA_SERVER_SHIFT;
+}
+static inline uint32_t scuda_slot_server(uint64_t handle) {
+  uint64_t at = (handle - scuda_slots_base) / sizeof(struct scuda_slot);
+  if (at < scuda_shared.client_slots) return (uint32_t)(at / (scuda_shared.client_slots / scuda_servers));
+  return (uint32_t)((at - scuda_shared.client_slots) / (scuda_shared.server_slots / scuda_servers));
+}
+/* it is an object of another server than the one that the thread's commands are for */
+static inline int scuda_elsewhere_of(uint64_t handle) {
+  return scuda_slot(handle) && scuda_slot_server(handle) != scuda_server();
+}
 
 /* ---- what is known of the GPU's progress (progress.c) ---- */
 static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle that is a slot */

@@ -35,6 +35,7 @@ int32_t scuda_current_device(void) {
 int32_t scuda_usable(uint64_t stream) {
   int32_t r = scuda_check(stream, KIND_CUstream);
   if (r) return r;
+  if (SCUDA_UNLIKELY(scuda_several()) && scuda_elsewhere_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
   return scuda_header_context(scuda_thread()) ? CUDA_SUCCESS : scuda_no_context();
 }
 

@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 10
+#define SCUDA_CORE_ABI 11
+#define SCUDA_SERVERS_MAX 16  /* of one program */
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload,
  * bye). tail always stands behind a whole command. The core looks at the headers: it never sends beyond a command with
@@ -68,9 +69,11 @@ struct scuda_shared {
   const struct scuda_counts *counts; /* NULL: nothing is counted */
   /* core: times without a connection that were lost and made again, or could not be; bytes that were sent again */
   struct scuda_count outages;
+  uint32_t lost_of[SCUDA_SERVERS_MAX];  /* atomic: as lost, of one of several servers */
 };
 
-struct scuda_device {           /* one of the server's GPUs as the hello saw it */
+struct scuda_device {           /* one of a server's GPUs as its welcome has it */
+  uint32_t server; int32_t ordinal;     /* whose it is, from 0 on, and its number there */
   char name[256];
   uint8_t uuid[16];             /* cuDeviceGetUuid_v2 */
   uint8_t uuid_v1[16];
@@ -90,18 +93,19 @@ struct scuda_device {           /* one of the server's GPUs as the hello saw it 
 };
 
 struct scuda_boot {             /* filled by scuda_core_open */
+  uint32_t servers;             /* how many there are */
   int32_t driver_version;
   int32_t device_count;
-  const struct scuda_device *devices;   /* lives as long as the core */
-  char server[256];             /* host:port, for messages */
-  uint32_t profiles;            /* 1: the server takes OP_PROFILE */
-  uint32_t collectives;         /* 1: the server takes OP_NCCL_… */
+  const struct scuda_device *devices;   /* one server's behind the other's; lives as long as the core */
+  char server[256];             /* the first one's host:port, for messages */
+  uint32_t profiles;            /* 1: all servers take OP_PROFILE */
+  uint32_t collectives;         /* 1: all servers take OP_NCCL_… */
 };
 
 struct scuda_call {             /* one synchronous call; everything stays the caller's */
   uint64_t begin;               /* ring offset of the command, which the reply names */
   uint64_t end;                 /* ring offset behind the command */
-  uint32_t thread;
+  uint32_t thread;              /* with its server above it, as in the command's header (SCUDA_SERVER_SHIFT) */
   int32_t result;               /* out: CUresult */
   void *reply;                  /* where the reply's payload goes */
   uint32_t reply_cap;
@@ -117,21 +121,23 @@ typedef void    (*scuda_core_call_fn)(struct scuda_call *);
 /* send up to end; scuda_core_call may follow when the thread has done something else */
 typedef void    (*scuda_core_send_fn)(uint64_t end);
 /* send up to .end (a BULK command), then data */
-typedef int32_t (*scuda_core_bulk_fn)(uint64_t end, const void *data, uint64_t bytes);
+typedef int32_t (*scuda_core_bulk_fn)(uint32_t server, uint64_t end, const void *data, uint64_t bytes);
 typedef uint32_t (*scuda_core_transfer_fn)(void *dst, uint64_t bytes, uint32_t thread, uint32_t async);
-    /* registers a download's destination, gives its id; a synchronous one ends with the thread's reply, an asynchronous
-     * one with DONE */
+    /* registers a download's destination, gives its id; thread as in struct scuda_call; a synchronous one ends with the
+     * thread's reply, an asynchronous one with DONE */
 /* 1: an unfinished download or host function may still write there */
 typedef int32_t (*scuda_core_overlaps_fn)(const void *p, uint64_t bytes);
-typedef uint32_t (*scuda_core_source_fn)(const void *src, uint64_t bytes, uint32_t graph);
+typedef uint32_t (*scuda_core_source_fn)(uint32_t server, const void *src, uint64_t bytes, uint32_t graph);
     /* registers the source of a deferred upload, of one in a graph with graph 1, forgotten when the server says so
      * (flag 1 of its last PULL; never for captured copies) */
-typedef uint64_t (*scuda_core_hostfn_fn)(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep);
+typedef uint64_t (*scuda_core_hostfn_fn)(uint32_t server, void *fn, void *user, uint64_t stream, uint32_t kind,
+                                         uint32_t keep);
     /* registers a host function; kind 1: CUstreamCallback(stream, status, user); keep 1: may run often (captured) */
 typedef int32_t (*scuda_core_image_fn)(const void *image, uint64_t bytes_or_0, uint32_t device, uint32_t send,
                                        uint8_t hash[32], uint64_t *sent, char *err, uint32_t err_cap);
-    /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device and names it; send 1: makes sure
-     * that the server has it, and says how many bytes were sent for that; CUresult */
+    /* parses a module image (wrapper, fatbin, ELF, PTX), selects what fits the device (a place in scuda_boot.devices)
+     * and names it; send 1: makes sure that the device's server has it, and says how many bytes were sent for that;
+     * CUresult */
 typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);
     /* memory that stays mapped from now on (bytes 0: that starts at p and may be unmapped afterwards); big copies
      * register it once */

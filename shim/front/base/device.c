@@ -1,5 +1,5 @@
-/* The GPUs that the program sees: those of the server, as CUDA_VISIBLE_DEVICES chooses and orders them. */
-#include "base/base.h"
+/* The GPUs that the program sees: those of its servers, as CUDA_VISIBLE_DEVICES chooses and orders them. */
+#include "base/server.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,8 @@ static void format_uuid(const struct scuda_device *d, char out[64]) {
            u[13], u[14], u[15]);
 }
 
-/* The server's ordinal that one entry of CUDA_VISIBLE_DEVICES names, or -1. */
+/* The place in scuda_boot.devices that one entry of CUDA_VISIBLE_DEVICES names, or -1. GPUs of two servers may have one
+ * UUID, where they are simulated: the first is meant. */
 static int32_t named_device(const char *entry, size_t len) {
   if (len > 4 && (!strncasecmp(entry, "GPU-", 4) || !strncasecmp(entry, "MIG-", 4))) {
     int32_t found = -1;
@@ -29,8 +30,9 @@ static int32_t named_device(const char *entry, size_t len) {
       char uuid[64];
       format_uuid(&scuda_boot.devices[i], uuid);
       if (len <= strlen(uuid) && !strncasecmp(entry, uuid, len)) {
-        if (found >= 0) return -1; /* ambiguous */
-        found = i;
+        if (found < 0) found = i;
+        else if (memcmp(scuda_boot.devices[found].uuid, scuda_boot.devices[i].uuid, sizeof scuda_boot.devices[i].uuid))
+          return -1; /* ambiguous */
       }
     }
     return found;
@@ -44,17 +46,31 @@ static int32_t named_device(const char *entry, size_t len) {
   return n < scuda_boot.device_count ? n : -1;
 }
 
-static int32_t add_device(int32_t ordinal) {
+/* Machines number their PCI domains alike, so each server but the first has domains of its own, as in NVML. */
+static void move_domain(struct scuda_gpu *g) {
+  uint32_t domain;
+  char rest[sizeof g->d.pci_bus_id];
+  if (!g->server || sscanf(g->d.pci_bus_id, "%x:%15s", &domain, rest) != 2) return;
+  snprintf(g->d.pci_bus_id, sizeof g->d.pci_bus_id, "%04x:%.10s", (domain ^ g->server << 12) & 0xffff, rest);
+  g->d.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] ^= (int32_t)(g->server << 12);
+}
+
+static int32_t add_device(int32_t place) {
   for (int32_t i = 0; i < scuda_gpu_count; i++)
-    if (scuda_gpus[i].server_ordinal == ordinal) return CUDA_ERROR_INVALID_VALUE;
+    if (scuda_gpus[i].place == (uint32_t)place) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_gpu *g = &scuda_gpus[scuda_gpu_count];
-  g->d = scuda_boot.devices[ordinal];
+  g->d = scuda_boot.devices[place];
   g->d.name[sizeof g->d.name - 1] = 0;
   g->d.pci_bus_id[sizeof g->d.pci_bus_id - 1] = 0;
-  g->server_ordinal = ordinal;
+  g->place = (uint32_t)place;
+  g->server = g->d.server;
+  g->server_ordinal = g->d.ordinal;
+  move_domain(g);
   for (size_t i = 0; i < sizeof absent_features / sizeof *absent_features; i++)
     if (!g->d.attribute_result[absent_features[i]]) g->d.attributes[absent_features[i]] = 0;
+  struct scuda_visit v = scuda_visit(g->server, 0);
   g->primary = scuda_slot_new(KIND_CUcontext);
+  scuda_visit_end(v);
   if (!g->primary) return CUDA_ERROR_OUT_OF_MEMORY;
   struct scuda_slot *s = scuda_slot(g->primary);
   s->flags = SCUDA_CTX_PRIMARY;
@@ -63,6 +79,7 @@ static int32_t add_device(int32_t ordinal) {
 }
 
 int32_t scuda_devices_setup(void) {
+  scuda_servers_setup(scuda_boot.servers);
   int32_t count = scuda_boot.device_count < SCUDA_DEVICES_MAX ? scuda_boot.device_count : SCUDA_DEVICES_MAX;
   scuda_gpus = calloc((size_t)count + 1, sizeof *scuda_gpus);
   if (!scuda_gpus) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -90,7 +107,8 @@ int32_t scuda_devices_setup(void) {
 }
 
 int32_t scuda_from_server(int32_t ordinal) {
+  uint32_t server = scuda_server();
   for (int32_t i = 0; i < scuda_gpu_count; i++)
-    if (scuda_gpus[i].server_ordinal == ordinal) return i;
+    if (scuda_gpus[i].server_ordinal == ordinal && scuda_gpus[i].server == server) return i;
   return ordinal;
 }

@@ -161,6 +161,34 @@ static void get(const struct forward *f, struct scuda_reply *reply) {
   }
 }
 
+/* ---- several servers ---- */
+
+static void name_value(struct scuda_named *n, const struct scuda_param *p, uint64_t word) {
+  if (p->kind) scuda_name_object(n, word);
+  else if (p->flags & SCUDA_DEVICE) scuda_name_device(n, (int32_t)word);
+  else if (p->flags & SCUDA_ADDRESS) scuda_name_address(n, word);
+}
+
+/* The objects, GPUs and addresses among a call's arguments and in the elements that they point to. */
+static struct scuda_named names(const struct forward *f) {
+  struct scuda_named n = {0};
+  for (unsigned i = 0; i < f->form->count; i++) {
+    const struct scuda_param *p = &f->form->params[i];
+    if (p->dir == SCUDA_VALUE) name_value(&n, p, f->words[i]);
+    if (!is_input(p)) continue;
+    uint8_t *e = at(f->words[i]);
+    for (uint64_t k = 0; k < f->elements[i]; k++, e += p->size) {
+      if (p->kind) scuda_name_object(&n, scuda_word(e));
+      for (unsigned q = 0; q < p->patches; q++) {
+        if (!patched(f, p, &p->patch[q], e)) continue;
+        if (p->patch[q].kind) scuda_name_object(&n, scuda_word(e + p->patch[q].offset));
+        else scuda_name_device(&n, (int32_t)scuda_field(e + p->patch[q].offset));
+      }
+    }
+  }
+  return n;
+}
+
 /* Writes the command and waits for the answer, if there is one. */
 static int32_t exchange(const struct forward *f, uint32_t how) {
   struct scuda_cmd c;
@@ -187,22 +215,35 @@ static int about_graphs(const struct scuda_form *form) {
   return 0;
 }
 
-int32_t scuda_forward(const struct scuda_form *form, const uint64_t *words, uint32_t how) {
-  struct forward f = {.form = form, .words = words};
+/* Makes the call on the server that the thread's commands are for. */
+static int32_t make(struct forward *f, uint32_t how) {
+  const struct scuda_form *form = f->form;
+  const uint64_t *words = f->words;
   int changes = !(how & (SCUDA_SURE | SCUDA_CHANGES)) && about_graphs(form);
-  int32_t r = check(&f);
-  if (!r) r = measure(&f);
-  if (r) return r;
   for (unsigned i = 0; i < form->count; i++)
-    if (form->params[i].dir == SCUDA_NEW && !(f.made = scuda_slot_new(form->params[i].kind)))
+    if (form->params[i].dir == SCUDA_NEW && !(f->made = scuda_slot_new(form->params[i].kind)))
       return CUDA_ERROR_OUT_OF_MEMORY;
-  r = exchange(&f, how);
+  int32_t r = exchange(f, how);
   if (changes) atomic_fetch_add(&scuda_graph_exec_epoch, 1);
   for (unsigned i = 0; i < form->count; i++) {
     const struct scuda_param *p = &form->params[i];
-    if (p->dir == SCUDA_NEW && r) scuda_slot_free(f.made);
-    if (p->dir == SCUDA_NEW && !r) memcpy(at(words[i]), &f.made, sizeof f.made);
+    if (p->dir == SCUDA_NEW && r) scuda_slot_free(f->made);
+    if (p->dir == SCUDA_NEW && !r) memcpy(at(words[i]), &f->made, sizeof f->made);
     if (p->flags & SCUDA_ENDS && !r) scuda_slot_free(words[i]);
   }
+  return r;
+}
+
+int32_t scuda_forward(const struct scuda_form *form, const uint64_t *words, uint32_t how) {
+  struct forward f = {.form = form, .words = words};
+  int32_t r = check(&f);
+  if (!r) r = measure(&f);
+  if (r) return r;
+  if (SCUDA_LIKELY(!scuda_several())) return make(&f, how);
+  struct scuda_named n = names(&f);
+  struct scuda_visit v;
+  if ((r = scuda_visit_named(&v, &n, form->name))) return r;
+  r = make(&f, how);
+  scuda_visit_end(v);
   return r;
 }

@@ -1,7 +1,7 @@
 /* Generic calls that wait for their answer: one description a function, one interpreter (forward.c). */
 #ifndef SCUDA_FORWARD_H
 #define SCUDA_FORWARD_H
-#include "base/base.h"
+#include "base/server.h"
 
 enum scuda_direction {         /* as api.Dir */
   SCUDA_VALUE, SCUDA_IN, SCUDA_OUT, SCUDA_INOUT, SCUDA_STRING, SCUDA_NEW, SCUDA_RET, SCUDA_NULL, SCUDA_OPAQUE
@@ -14,6 +14,7 @@ enum {                         /* flags of a parameter */
   SCUDA_RECORD = 16,           /* a structure by value: its word is its address */
   SCUDA_SIGNED = 32,           /* as a count: below 0 is none */
   SCUDA_POINTER = 64,          /* the parameter that counts the elements points to their number */
+  SCUDA_ADDRESS = 256,         /* of the device's memory */
   SCUDA_TEXT = 128             /* characters: what is behind their NUL stays as it is */
 };
 
@@ -25,7 +26,8 @@ struct scuda_patch { uint16_t offset; uint8_t kind; struct scuda_when when; };
 struct scuda_choice { struct scuda_when when; const struct scuda_piece *pieces; };
 
 struct scuda_param {
-  uint8_t dir, kind, flags;    /* kind: of a handle; 0: none */
+  uint16_t flags;
+  uint8_t dir, kind;           /* kind: of a handle; 0: none */
   uint8_t by, less;            /* 1 + index of the parameter that counts the elements, and so many fewer; 0: `count` */
   uint8_t select, patches;     /* 1 + index of the parameter that says what a union holds; how many patches */
   uint16_t size, count;

@@ -5,15 +5,18 @@
 
 #include <sys/mman.h>
 
-enum { CLIENT_SLOTS = 1 << 20, SERVER_SLOTS = 1 << 20 };
+enum { CLIENT_SLOTS = 1 << 20, SERVER_SLOTS = 1 << 20 };  /* of all servers together */
 uint64_t scuda_slots_base, scuda_slots_bytes;
 
 static scuda_lock_t lock;
-static uint32_t next_fresh = 1;  /* slot 0 stays unused, so that 0 can end the list of free slots */
 /* Free slots wait in line, and not the last few of them are used again while there are fresh ones: a handle that a
  * program still holds stays invalid. */
 enum { RESTING = 1024 };
-static uint32_t first_free, last_free, free_slots;
+/* A server's part of the client's region. fresh: so many of it were used at some time, beside its first slot, which
+ * stays unused, so that 0 can end the list of free slots. */
+static struct part { uint32_t fresh, first_free, last_free, free; } parts[SCUDA_SERVERS_MAX];
+
+static uint32_t part_slots(void) { return CLIENT_SLOTS / scuda_servers; }
 
 int32_t scuda_handles_setup(void) {
   size_t count = (size_t)CLIENT_SLOTS + SERVER_SLOTS, bytes = count * sizeof(struct scuda_slot);
@@ -32,18 +35,20 @@ int32_t scuda_handles_setup(void) {
 
 uint64_t scuda_slot_new(uint32_t kind) {
   struct scuda_slot *slots = (struct scuda_slot *)(uintptr_t)scuda_slots_base, *s = NULL;
+  uint32_t server = scuda_server(), most = part_slots();
+  struct part *p = &parts[server];
   scuda_lock(&lock);
-  if (free_slots > RESTING || (free_slots && next_fresh == CLIENT_SLOTS)) {
-    s = &slots[first_free];
-    first_free = s->next_free;
-    free_slots--;
-  } else if (next_fresh < CLIENT_SLOTS) {
-    s = &slots[next_fresh++];
+  if (p->free > RESTING || (p->free && p->fresh == most - 1)) {
+    s = &slots[p->first_free];
+    p->first_free = s->next_free;
+    p->free--;
+  } else if (p->fresh < most - 1) {
+    s = &slots[server * most + ++p->fresh];
   }
   scuda_unlock(&lock);
   if (!s) {
-    scuda_log(SCUDA_ERROR, "all %d handles are in use; destroy streams, events and graphs that are no longer needed",
-              CLIENT_SLOTS);
+    scuda_log(SCUDA_ERROR, "all %u handles are in use; destroy streams, events and graphs that are no longer needed",
+              most);
     return 0;
   }
   memset(s, 0, sizeof *s);
@@ -75,25 +80,33 @@ void scuda_slot_free(uint64_t handle) {
   if (index >= CLIENT_SLOTS) return; /* the server reuses its own */
   scuda_lock(&lock);
   s->next_free = 0;
-  if (free_slots++) ((struct scuda_slot *)(uintptr_t)scuda_slots_base)[last_free].next_free = (uint32_t)index;
-  else first_free = (uint32_t)index;
-  last_free = (uint32_t)index;
+  struct part *p = &parts[scuda_slot_server(handle)];
+  if (p->free++) ((struct scuda_slot *)(uintptr_t)scuda_slots_base)[p->last_free].next_free = (uint32_t)index;
+  else p->first_free = (uint32_t)index;
+  p->last_free = (uint32_t)index;
   scuda_unlock(&lock);
 }
 
-void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *)) {
+/* The slot behind s that was used at some time, of any server; NULL: there is none. The lock is held. */
+static struct scuda_slot *next_used(const struct scuda_slot *s) {
   struct scuda_slot *slots = (struct scuda_slot *)(uintptr_t)scuda_slots_base;
+  uint32_t most = part_slots(), i = s ? (uint32_t)(s - slots) + 1 : 1;
+  for (; i / most < scuda_servers; i = (i / most + 1) * most + 1)
+    if (i % most <= parts[i / most].fresh) return &slots[i];
+  return NULL;
+}
+
+void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot *)) {
   scuda_lock(&lock);
-  for (uint32_t i = 1; i < next_fresh; i++)
-    if (slots[i].kind == kind && (context == UINT64_MAX || slots[i].context == context)) f(slots + i);
+  for (struct scuda_slot *s = NULL; (s = next_used(s));)
+    if (s->kind == kind && (context == UINT64_MAX || s->context == context)) f(s);
   scuda_unlock(&lock);
 }
 
 void scuda_contexts_fail(int32_t device, int32_t result) {
-  struct scuda_slot *slots = (struct scuda_slot *)(uintptr_t)scuda_slots_base;
   scuda_lock(&lock);
-  for (uint32_t i = 1; i < next_fresh; i++)
-    if (slots[i].kind == KIND_CUcontext && slots[i].device == device) slots[i].sticky = result;
+  for (struct scuda_slot *s = NULL; (s = next_used(s));)
+    if (s->kind == KIND_CUcontext && s->device == device) s->sticky = result;
   scuda_unlock(&lock);
 }
 

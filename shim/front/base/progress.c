@@ -55,9 +55,9 @@ void scuda_recorded(struct scuda_thread *t, uint64_t end, uint32_t watched) {
 struct scuda_slot *scuda_progress_context(void) {
   uint64_t context = scuda_header_context(scuda_thread());
   struct scuda_slot *s = scuda_slot(context);
-  if (SCUDA_UNLIKELY(!s || s->sticky || scuda_blocking || atomic_load_explicit(&scuda_captures, memory_order_relaxed)))
-    return NULL;
-  if (SCUDA_UNLIKELY(__atomic_load_n(&scuda_shared.lost, __ATOMIC_ACQUIRE))) return NULL;
+  if (SCUDA_UNLIKELY(!s || s->sticky || scuda_blocking())) return NULL;
+  if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_captures, memory_order_relaxed))) return NULL;
+  if (SCUDA_UNLIKELY(scuda_server_lost(scuda_server()))) return NULL;
   return s;
 }
 

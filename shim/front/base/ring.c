@@ -9,7 +9,7 @@
 enum { RING_BYTES = 4 << 20, READY_BYTES = 128 << 10 /* without a page fault */, COMMAND_MAX = WIRE_MAX_COMMAND,
        HEADER = WIRE_HEADER,
        TRACE_AS_DATA = 65536, STARTED = 1 << 18 /* a command that was sent already */ };
-int scuda_blocking;
+uint32_t scuda_unusual;
 _Atomic int scuda_sharing;
 static scuda_lock_t lock;
 static uint64_t tail;  /* under the lock; scuda_shared.tail is what is published */
@@ -21,7 +21,7 @@ static int flag_set(const char *name) {
 
 int32_t scuda_ring_setup(void) {
   scuda_trace_setup();
-  scuda_blocking = flag_set("SCUDA_LAUNCH_BLOCKING") || flag_set("CUDA_LAUNCH_BLOCKING");
+  if (flag_set("SCUDA_LAUNCH_BLOCKING") || flag_set("CUDA_LAUNCH_BLOCKING")) scuda_unusual |= SCUDA_BLOCKING;
   int fd = memfd_create("scuda-ring", MFD_CLOEXEC);
   if (fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   uint8_t *ring = MAP_FAILED;
@@ -88,11 +88,11 @@ static int is_sticky(int32_t result) {
   return 0;
 }
 
-static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, uint32_t op, uint32_t flags,
-                                  uint64_t context) {
+static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t server, uint32_t size, uint32_t op,
+                                  uint32_t flags, uint64_t context) {
   uint8_t *p = scuda_shared.ring + (tail & (RING_BYTES - 1));
   uint16_t words[2] = {(uint16_t)op, (uint16_t)flags};
-  uint32_t last[2] = {t->ordinal, t->correlation};
+  uint32_t last[2] = {t->ordinal | server << SCUDA_SERVER_SHIFT, t->correlation};
   memcpy(p, &size, 4);
   memcpy(p + 4, words, 4);
   memcpy(p + 8, &tail, 8);
@@ -103,7 +103,7 @@ static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t size, u
 
 /* The command that is about to be appended comes behind what other processes were told of. Under the ring's lock, which
  * is let go of when the session is lost. */
-static int put_order(const struct scuda_thread *t) {
+static int put_order(const struct scuda_thread *t, uint32_t server) {
   static struct wire_order_after list[SCUDA_ORDER_MOST];
   uint32_t n = scuda_order_news(list), bytes = n * (uint32_t)sizeof *list,
       size = HEADER + (uint32_t)sizeof(struct wire_order) + bytes;
@@ -112,7 +112,7 @@ static int put_order(const struct scuda_thread *t) {
     scuda_unlock(&lock);
     return 0;
   }
-  uint8_t *p = put_header(t, size, OP_ORDER, 0, 0);
+  uint8_t *p = put_header(t, server, size, OP_ORDER, 0, 0);
   struct wire_order m = {.count = n};
   memcpy(p, &m, sizeof m);
   memcpy(p + sizeof m, list, bytes);
@@ -133,7 +133,12 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   }
   struct scuda_thread *t = scuda_thread();
   uint64_t context = scuda_header_context(t);
-  if (SCUDA_UNLIKELY(scuda_blocking || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
+  uint32_t server = 0;
+  if (SCUDA_UNLIKELY(scuda_unusual || !context)) {
+    if ((scuda_blocking() || !context) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
+    server = scuda_server();
+    if ((gone = scuda_server_lost(server))) return gone;
+  }
   flags |= t->own;
   if (SCUDA_UNLIKELY(atomic_load_explicit(&scuda_captures, memory_order_relaxed)) &&
       !(flags & (SCUDA_ANSWER | SCUDA_BULK | SCUDA_OWN)) &&
@@ -151,7 +156,7 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   uint32_t size = HEADER + (uint32_t)payload;
 
   scuda_lock(&lock);
-  if (SCUDA_UNLIKELY(ordering == SCUDA_ORDER_TOLD) && !put_order(t)) return lost();
+  if (SCUDA_UNLIKELY(ordering == SCUDA_ORDER_TOLD) && !put_order(t, server)) return lost();
   if (SCUDA_UNLIKELY(tail + size - load_head() > RING_BYTES)) {
     uint64_t since = scuda_tracing ? scuda_trace_now() : 0;
     if (!wait_for_room(size)) {
@@ -161,8 +166,9 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
     if (since) scuda_trace_note(SCUDA_COUNT_QUEUE, op, since, 0);
   }
   if (SCUDA_UNLIKELY(scuda_tracing)) scuda_trace_note(SCUDA_COUNT_SENT, op, 0, size);
-  c->payload = put_header(t, size, op, flags, context);
+  c->payload = put_header(t, server, size, op, flags, context);
   c->thread = t;
+  c->server = server;
   c->context = context;
   c->answer = flags & SCUDA_ANSWER ? flags & (SCUDA_ANSWER | SCUDA_WORKS) : 0;
   c->shared = t->shared | (op == OP_cuGraphLaunch) | (op == OP_cuStreamBatchMemOp_v2);
@@ -206,8 +212,8 @@ void scuda_start(struct scuda_cmd *c) {
 int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len) {
   if (SCUDA_LIKELY(!(c->answer & STARTED))) begin_call(c);
   struct scuda_call call = {
-      .begin = c->begin, .end = c->end, .thread = c->thread->ordinal, .reply = reply, .reply_cap = cap,
-      .timed = c->thread->timed};
+      .begin = c->begin, .end = c->end, .thread = c->thread->ordinal | c->server << SCUDA_SERVER_SHIFT,
+      .reply = reply, .reply_cap = cap, .timed = c->thread->timed};
   scuda_core.call(&call);
   if (SCUDA_UNLIKELY(call.timed)) {
     c->thread->timed = 0;
@@ -239,7 +245,7 @@ int32_t scuda_send_bulk(struct scuda_cmd *c, const void *data, uint64_t bytes) {
   /* One bulk at a time and in ring order: the core stops at a bulk command until it is called for it. */
   uint64_t since = scuda_tracing ? scuda_trace_now() : 0;
   publish(c);
-  int32_t r = scuda_core.bulk(c->end, data, bytes);
+  int32_t r = scuda_core.bulk(c->server, c->end, data, bytes);
   if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_COUNT_DATA, OP_COPY_H2D, since, bytes);
   return r;
 }

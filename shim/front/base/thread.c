@@ -1,7 +1,7 @@
 /* The state of a calling thread: its ordinal on the wire, its context stack, what it lent to the program. States are
  * recycled, never freed: addresses inside them are handed out. */
 #define _GNU_SOURCE
-#include "base/base.h"
+#include "base/server.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -25,11 +25,12 @@ static void thread_exit(void *state) {
   scuda_self = t; /* the message carries the ordinal that ends */
   if (scuda_serving()) {
     struct wire_thread_exit m = {0};
-    scuda_simple(OP_THREAD_EXIT, 0, &m, sizeof m);
+    scuda_to_all(OP_THREAD_EXIT, 0, &m, sizeof m);
   }
   scuda_self = NULL;
   t->current = 0;
   t->depth = 0;
+  t->server = 0;
   t->capture_mode = 0;
   t->captures = 0;
   t->storage_key = NULL;

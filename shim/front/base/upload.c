@@ -26,7 +26,7 @@ int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64
   /* A bulk command has no answer of its own that could bring its error. Another process may look as soon as a
    * synchronous upload has returned. */
   int waits = (bulk &&
-               (scuda_blocking || !on_device ||
+               (scuda_blocking() || !on_device ||
                 atomic_load_explicit(&scuda_ordering, memory_order_relaxed) == SCUDA_ORDER_ANSWERED)) ||
                 (sync && atomic_load_explicit(&scuda_sharing, memory_order_relaxed));
   return r || !waits ? r : scuda_wire_cuStreamSynchronize(stream, ptds);

@@ -1,5 +1,6 @@
 /* Contexts: the stack of each thread, primary contexts and their retain counts. Only creation, destruction and
  * retaining reach the server. */
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -235,7 +236,10 @@ enum {
 
 static int32_t primary(int32_t dev, uint32_t verb, uint32_t flags) {
   struct wire_primary m = {(uint64_t)scuda_gpus[dev].server_ordinal, scuda_gpus[dev].primary, verb, flags};
-  return scuda_simple(OP_PRIMARY, SCUDA_ANSWER, &m, sizeof m);
+  struct scuda_visit v = scuda_visit(scuda_gpus[dev].server, scuda_gpus[dev].primary);
+  int32_t r = scuda_simple(OP_PRIMARY, SCUDA_ANSWER, &m, sizeof m);
+  scuda_visit_end(v);
+  return r;
 }
 
 /* The program has called exit: what ends with the session needs no command any more. The handler goes before those of
@@ -366,7 +370,7 @@ int32_t scuda_hand_cuThreadExchangeStreamCaptureMode(int32_t *mode) {
   int32_t before = (int32_t)t->capture_mode;
   if (before != *mode) {
     struct wire_capture_mode m = {(uint32_t)*mode, 0};
-    int32_t r = scuda_simple(OP_CAPTURE_MODE, 0, &m, sizeof m);
+    int32_t r = scuda_to_all(OP_CAPTURE_MODE, 0, &m, sizeof m);
     if (r) return r;
   }
   t->capture_mode = (uint32_t)*mode;

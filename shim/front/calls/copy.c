@@ -1,5 +1,6 @@
 /* Copies between the program's memory and the GPU. Small uploads travel inside their command, big ones as bulk data
  * straight from the source; downloads are written to their destination by the core. */
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -17,12 +18,24 @@ static struct scuda_copy3d line(struct scuda_copy3d_end src, struct scuda_copy3d
   return (struct scuda_copy3d){src, dst, bytes, 1, 1};
 }
 
+/* ---- several servers ---- */
+
+/* A copy is for the server that has its stream and its memory of the device; 0, or NOT_SUPPORTED. */
+static int32_t visit(struct scuda_visit *v, const struct scuda_range *to, const struct scuda_range *from,
+                     uint64_t stream) {
+  struct scuda_named n = {0};
+  scuda_name_object(&n, stream);
+  if (to) scuda_name_range(&n, to);
+  if (from) scuda_name_range(&n, from);
+  return scuda_visit_named(v, &n, "a copy");
+}
+
 /* ---- uploads ---- */
 
 static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync,
                     int captured) {
   struct wire_copy_h2d_pull m = {
-    dst, bytes, stream, scuda_core.source(src, bytes, captured), sync ? SCUDA_COPY_SYNC : 0
+    dst, bytes, stream, scuda_core.source(scuda_server(), src, bytes, captured), sync ? SCUDA_COPY_SYNC : 0
   };
   if (captured) scuda_graph_host(m.source, 1, (void *)(uintptr_t)src);
   int32_t r = scuda_simple(OP_COPY_H2D_PULL, ptds | SCUDA_WORKS, &m, sizeof m);
@@ -38,8 +51,8 @@ static int32_t invalid(void) {
 }
 
 /* to and from: what the addresses are, as the GPU's and as the host's. */
-static int32_t upload(const struct scuda_range *to, const struct scuda_range *from, uint64_t dst, const void *src,
-                      uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+static int32_t upload_there(const struct scuda_range *to, const struct scuda_range *from, uint64_t dst,
+                            const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
   int sync = flags & SCUDA_COPY_SYNC;
   int32_t r = scuda_usable(stream);
   if (r) return r;
@@ -56,6 +69,17 @@ static int32_t upload(const struct scuda_range *to, const struct scuda_range *fr
   return scuda_upload_bytes(dst, src, bytes, stream, ptds, flags, known);
 }
 
+static int32_t upload(const struct scuda_range *to, const struct scuda_range *from, uint64_t dst, const void *src,
+                      uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
+  if (SCUDA_LIKELY(!scuda_several())) return upload_there(to, from, dst, src, bytes, stream, ptds, flags);
+  struct scuda_visit v;
+  int32_t r = visit(&v, to, NULL, stream);
+  if (r) return r;
+  r = upload_there(to, from, dst, src, bytes, stream, ptds, flags);
+  scuda_visit_end(v);
+  return r;
+}
+
 int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
   const struct scuda_range to = scuda_range_of(dst, SCUDA_AS_GPU);
   const struct scuda_range from = scuda_range_of((uint64_t)(uintptr_t)src, SCUDA_AS_HOST);
@@ -64,22 +88,22 @@ int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t str
 
 /* ---- downloads ---- */
 
-static int32_t download(const struct scuda_range *to, const struct scuda_range *from, void *dst, uint64_t src,
-                        uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+static int32_t download_there(const struct scuda_range *to, const struct scuda_range *from, void *dst, uint64_t src,
+                              uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   int32_t r = scuda_usable(stream);
   if (r) return r;
   if (!bytes) return CUDA_SUCCESS;
   if (!dst || !src) return invalid();
   int known = scuda_range_covers(from, src, bytes);
   if (!known && !scuda_host_reaches((uint64_t)(uintptr_t)dst, bytes)) return invalid();
-  uint32_t ordinal = scuda_thread()->ordinal;
+  uint32_t thread = scuda_thread_word();
   int captured = !sync && scuda_stream_capturing(stream, ptds);
   if (captured && scuda_captures_body(stream, ptds))
     return scuda_body_copy(line(on_device(src), in_host(dst), bytes), stream, ptds, I_cuMemcpyDtoHAsync_v2);
   int pinned = scuda_range_holds(to, (uint64_t)(uintptr_t)dst, bytes);
-  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, ptds) && known && pinned);
+  int later = captured || (!sync && !scuda_blocking() && !scuda_capture_doubt(stream, ptds) && known && pinned);
   struct wire_copy_d2h m = {
-    src, bytes, stream, scuda_core.transfer(dst, bytes, ordinal, captured ? 2 : later ? 1 : 0),
+    src, bytes, stream, scuda_core.transfer(dst, bytes, thread, captured ? 2 : later ? 1 : 0),
         sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0
   };
   if (captured) scuda_graph_host(m.transfer, 0, dst);
@@ -87,6 +111,17 @@ static int32_t download(const struct scuda_range *to, const struct scuda_range *
   r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
   if (!later && !r) scuda_stream_idle(stream, ptds);
   if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, ptds));
+  return r;
+}
+
+static int32_t download(const struct scuda_range *to, const struct scuda_range *from, void *dst, uint64_t src,
+                        uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
+  if (SCUDA_LIKELY(!scuda_several())) return download_there(to, from, dst, src, bytes, stream, ptds, sync);
+  struct scuda_visit v;
+  int32_t r = visit(&v, NULL, from, stream);
+  if (r) return r;
+  r = download_there(to, from, dst, src, bytes, stream, ptds, sync);
+  scuda_visit_end(v);
   return r;
 }
 

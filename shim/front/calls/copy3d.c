@@ -249,7 +249,7 @@ static int32_t upload_rows(const struct scuda_copy3d *b, const struct wire_copy_
     r = scuda_send_bulk(&c, data, m->bytes);
   }
   free(packed);
-  if (!r && (scuda_blocking || !sure)) r = scuda_wire_cuCtxSynchronize(0); /* brings the copy's error */
+  if (!r && (scuda_blocking() || !sure)) r = scuda_wire_cuCtxSynchronize(0); /* brings the copy's error */
   return r;
 }
 
@@ -286,7 +286,7 @@ static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
   m.flags = flags | WIRE_COPY_3D_PULL;
-  m.id = scuda_core.source(src, span, captured);
+  m.id = scuda_core.source(scuda_server(), src, span, captured);
   if (captured) scuda_graph_host(m.id, 1, src);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_3D, how | SCUDA_WORKS | (sure ? 0 : SCUDA_ANSWER), sizeof m);
@@ -303,12 +303,12 @@ static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
   if (captured && scuda_captures_body(stream, how & SCUDA_PTDS))
     return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
-  int later = captured || (!sync && !scuda_blocking && !scuda_capture_doubt(stream, how & SCUDA_PTDS) &&
+  int later = captured || (!sync && !scuda_blocking() && !scuda_capture_doubt(stream, how & SCUDA_PTDS) &&
                            scuda_is_pinned(dst, span) && certain(&b->src, b));
   struct wire_copy_3d m = {
     .bytes = span, .stream = stream, .flags = flags | WIRE_COPY_3D_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)
   };
-  m.id = scuda_core.transfer(dst, span, scuda_thread()->ordinal, captured ? 2 : later ? 1 : 0);
+  m.id = scuda_core.transfer(dst, span, scuda_thread_word(), captured ? 2 : later ? 1 : 0);
   if (captured) scuda_graph_host(m.id, 0, dst);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, OP_COPY_3D, how | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), sizeof m);

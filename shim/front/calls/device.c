@@ -126,6 +126,39 @@ int32_t scuda_hand_cuDeviceGetProperties(void *properties, int32_t dev) {
   return CUDA_SUCCESS;
 }
 
+/* ---- peers: GPUs of two servers have no connection that a kernel could use ---- */
+
+static int two_servers(int32_t dev, int32_t peer) {
+  return SCUDA_UNLIKELY(scuda_several()) && scuda_device_ok(dev) && scuda_device_ok(peer) &&
+         scuda_gpus[dev].server != scuda_gpus[peer].server;
+}
+int scuda_pre_cuDeviceCanAccessPeer(int32_t *can, int32_t dev, int32_t peer, int32_t *r) {
+  if (!can || !two_servers(dev, peer)) return 0;
+  *can = 0;
+  *r = CUDA_SUCCESS;
+  return 1;
+}
+int scuda_pre_cuDeviceGetP2PAttribute(int32_t *value, int32_t attribute, int32_t dev, int32_t peer, int32_t *r) {
+  if (!value || attribute < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||
+      attribute > CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED || !two_servers(dev, peer)) return 0;
+  *value = 0;
+  *r = CUDA_SUCCESS;
+  return 1;
+}
+
+static int to_another_server(uint64_t peer, int32_t answer, int32_t *r) {
+  const struct scuda_slot *s = scuda_slot_of(peer, KIND_CUcontext);
+  if (!s || !two_servers(scuda_current_device(), s->device)) return 0;
+  *r = scuda_header_context(scuda_thread()) ? answer : scuda_no_context();
+  return 1;
+}
+int scuda_pre_cuCtxEnablePeerAccess(uint64_t peer, uint32_t flags, int32_t *r) {
+  return !flags && to_another_server(peer, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, r);
+}
+int scuda_pre_cuCtxDisablePeerAccess(uint64_t peer, int32_t *r) {
+  return to_another_server(peer, CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, r);
+}
+
 /* ---- notifications: the driver only has one that comes on Windows, so none is ever due ---- */
 
 struct notification { struct notification *next; int32_t device; };

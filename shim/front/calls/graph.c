@@ -310,7 +310,7 @@ int scuda_pre_cuGraphKernelNodeSetAttribute(uint64_t node, int32_t attr, const v
 static struct { struct CUDA_HOST_NODE_PARAMS_st *list; uint64_t *ids; uint32_t count, cap; } functions;
 
 uint64_t scuda_graph_function(void *fn, void *user) {
-  uint64_t id = scuda_core.hostfn(fn, user, 0, 0, 1);
+  uint64_t id = scuda_core.hostfn(scuda_server(), fn, user, 0, 0, 1);
   scuda_lock(&lock);
   if (functions.count == functions.cap) {
     uint32_t cap = functions.cap ? 2 * functions.cap : 64;

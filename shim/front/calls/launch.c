@@ -195,6 +195,8 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   struct scuda_thread *t = scuda_thread();
   struct scuda_slot *ctx = scuda_slot(t->current);
   if (SCUDA_UNLIKELY(!ctx || !scuda_context_usable(t->current))) return scuda_no_context();
+  if (SCUDA_UNLIKELY(scuda_several() && (scuda_elsewhere_of(l->func) || scuda_elsewhere_of(l->stream))))
+    return CUDA_ERROR_INVALID_HANDLE; /* as where they are another context's */
 
   const void *buffer;
   uint32_t bytes;
@@ -248,7 +250,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   } else {
     r = scuda_send(&c);
   }
-  if (SCUDA_UNLIKELY(scuda_blocking) && !r && !scuda_stream_capturing(l->stream, ptds))
+  if (SCUDA_UNLIKELY(scuda_blocking()) && !r && !scuda_stream_capturing(l->stream, ptds))
     r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
   if (config && how & SCUDA_ANSWER && !r) note_good(f, config);
   return r;

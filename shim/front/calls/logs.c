@@ -177,7 +177,7 @@ int32_t scuda_hand_cuUserObjectCreate(uint64_t *object, void *ptr, void *destroy
   if (!object || !destroy || !references || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   uint64_t handle = scuda_slot_new(KIND_CUuserObject);
   if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;
-  struct wire_user_object m = {handle, scuda_core.hostfn(destroy, ptr, 0, 0, 0), references, flags};
+  struct wire_user_object m = {handle, scuda_core.hostfn(scuda_server(), destroy, ptr, 0, 0, 0), references, flags};
   int32_t r = scuda_simple(OP_USER_OBJECT, SCUDA_ANSWER, &m, sizeof m);
   if (r) {
     scuda_slot_free(handle);

@@ -202,7 +202,7 @@ static void merge(struct mapped *m, uint64_t low, uint64_t high) {
 
 static int32_t fetch_whole(struct mapped *m) {
   struct wire_copy_d2h head = {
-    m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0
+    m->device, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread_word(), 0), 0
   };
   int32_t r = scuda_simple(OP_COPY_D2H, SCUDA_ANSWER | SCUDA_OWN, &head, sizeof head);
   if (!r) merge(m, 0, m->bytes);
@@ -213,7 +213,7 @@ static int32_t fetch(struct mapped *m) {
   if (!m->sent) return CUDA_SUCCESS; /* no launch since it was mapped: nobody can have written it */
   if (!by_changes(m)) return fetch_whole(m);
   struct wire_host_changes request = {
-    m->start, 0, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread()->ordinal, 0), 0
+    m->start, 0, m->bytes, 0, scuda_core.transfer(m->incoming, m->bytes, scuda_thread_word(), 0), 0
   };
   struct wire_changes reply = {0};
   struct scuda_cmd c;
@@ -256,7 +256,7 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   }
   scuda_unlock(&lock);
   if (!copy) return 0;
-  head.transfer = scuda_core.transfer(copy, bytes, scuda_thread()->ordinal, 0);
+  head.transfer = scuda_core.transfer(copy, bytes, scuda_thread_word(), 0);
   *r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_ANSWER | SCUDA_OWN, &head, sizeof head);
   if (!*r) scuda_stream_idle(stream, ptds);
   scuda_lock(&lock);

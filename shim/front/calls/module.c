@@ -28,7 +28,7 @@ static int32_t image_hash(const void *image, uint64_t bytes, uint32_t send, cons
   char why[512] = "";
   int32_t device = scuda_current_device();
   uint64_t since = scuda_tracing ? scuda_trace_now() : 0, sent = 0;
-  int32_t r = scuda_core.image(image, bytes, (uint32_t)scuda_gpus[device].server_ordinal, send, hash, &sent, why,
+  int32_t r = scuda_core.image(image, bytes, scuda_gpus[device].place, send, hash, &sent, why,
                                sizeof why);
   if (SCUDA_UNLIKELY(since)) scuda_trace_note(SCUDA_COUNT_MODULE, OP_MODULE_PUT, since, sent);
   if (r && why[0]) scuda_jit_refused(jit, r, why, (uint32_t)strlen(why));

@@ -1,5 +1,6 @@
 /* What a pointer is: its attributes, from the tables of ranges where they know it. */
 #define _GNU_SOURCE
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <errno.h>
@@ -129,7 +130,7 @@ int scuda_range_is_host(const struct scuda_range *r, uint64_t p) {
 
 struct value { int32_t result; uint32_t bytes; uint8_t value[64]; };
 
-static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct value *values) {
+static int32_t ask_there(uint64_t p, uint32_t count, const int32_t *attributes, struct value *values) {
   struct scuda_cmd c;
   struct wire_pointer_attributes m = {p, count, 0};
   int32_t r = scuda_begin(&c, OP_POINTER_ATTRIBUTES, SCUDA_ANSWER, sizeof m + scuda_pad(4ull * count));
@@ -143,7 +144,26 @@ static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct
   if (len < sizeof reply.head + count * sizeof *values || reply.head.count != count)
     return scuda_bad_reply("cuPointerGetAttribute");
   memcpy(values, reply.values, count * sizeof *values);
+  for (uint32_t i = 0; i < count; i++) {
+    int32_t device = (int32_t)scuda_field(values[i].value);
+    if (attributes[i] != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL || values[i].result) continue;
+    device = scuda_from_server(device); /* the answering one's */
+    memcpy(values[i].value, &device, sizeof device);
+  }
   return CUDA_SUCCESS;
+}
+
+static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct value *values) {
+  if (SCUDA_LIKELY(!scuda_several())) return ask_there(p, count, attributes, values);
+  const struct scuda_range range = scuda_range_of(p, SCUDA_AS_GPU);
+  struct scuda_named n = {0};
+  struct scuda_visit v;
+  scuda_name_range(&n, &range);
+  int32_t r = scuda_visit_named(&v, &n, "");
+  if (r) return r;
+  r = ask_there(p, count, attributes, values);
+  scuda_visit_end(v);
+  return r;
 }
 
 static int32_t take(void *to, int32_t attribute, struct value *v) {
@@ -151,7 +171,7 @@ static int32_t take(void *to, int32_t attribute, struct value *v) {
   if (v->result) return v->result;
   uint64_t word;
   memcpy(&word, v->value, 8);
-  if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) word = (uint32_t)scuda_from_server((int32_t)word);
+  if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) word = (uint32_t)word;
   if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) scuda_adopt(word, KIND_CUcontext);
   if (size == 16) {
     memcpy(to, v->value, 16);

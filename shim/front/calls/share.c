@@ -4,6 +4,7 @@
  * server is told that it may let go of the memory. */
 #define _GNU_SOURCE
 #include "base/order.h"
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <errno.h>
@@ -196,12 +197,33 @@ void scuda_post_cuMemPoolImportPointer(uint64_t *p, uint64_t pool, void *data) {
   (void)pool, (void)data;
   foreign(*p);
 }
+/* The event is another server's than the stream: what is sent from here on is behind it when it is complete. That waits
+ * longer than it has to, as the program's thread does so. */
+static int waits_here(uint64_t stream, uint64_t event, uint32_t ptds, int32_t *r) {
+  struct scuda_named n = {0}, two;
+  struct scuda_visit v;
+  scuda_name_object(&n, event);
+  two = n;
+  if (scuda_slot(stream)) scuda_name_object(&two, stream);
+  else two.different = n.known && n.server != scuda_server();
+  if (!two.different || scuda_check(event, KIND_CUevent) || scuda_check(stream, KIND_CUstream)) return 0;
+  if (scuda_stream_capturing(stream, ptds)) { /* a graph is of one server */
+    *r = scuda_visit_named(&v, &two, "cuStreamWaitEvent of a captured stream");
+    return 1;
+  }
+  *r = scuda_visit_named(&v, &n, "");
+  scuda_pre_cuEventSynchronize(event, r);
+  scuda_visit_end(v);
+  return 1;
+}
+
 /* Another process may record the event again as soon as this returns; a capture that the event has no part in ends
  * here; and an event of a capture that is over is refused. */
 int scuda_pre_cuStreamWaitEvent(uint64_t stream, uint64_t event, uint32_t flags, uint32_t ptds, int32_t *r) {
   (void)stream, (void)ptds;
   *r = CUDA_ERROR_INVALID_VALUE;
   if (flags & ~1u /* CU_EVENT_WAIT_EXTERNAL */) return 1;
+  if (SCUDA_UNLIKELY(scuda_several()) && waits_here(stream, event, ptds, r)) return 1;
   return atomic_load(&scuda_captures) || scuda_event_is_elsewhere(event) || scuda_event_is_odd(event) ? 2 : 0;
 }
 void scuda_post_cuIpcOpenEventHandle(uint64_t *event, struct scuda_bytes64 handle) {

@@ -1,4 +1,5 @@
 /* Streams and events: what is more than one generic call. */
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -55,16 +56,28 @@ int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list,
 
 /* ---- functions of the program in stream order ---- */
 
-int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds) {
+static int32_t host_function_there(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags,
+                                   uint32_t ptds) {
   int32_t r = scuda_check(stream, KIND_CUstream);
   if (r) return r;
   if (!fn) return CUDA_ERROR_INVALID_VALUE;
   if (!scuda_header_context(scuda_thread())) return scuda_no_context();
   int keep = kind == WIRE_HOST_FUNC_FUNCTION && scuda_stream_capturing(stream, ptds);
-  struct wire_host_func m = {
-    stream, keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(fn, user, stream, kind, 0), kind, flags
-  };
+  uint64_t id = keep ? scuda_graph_function(fn, user) : scuda_core.hostfn(scuda_server(), fn, user, stream, kind, 0);
+  struct wire_host_func m = {stream, id, kind, flags};
   return scuda_simple(OP_HOST_FUNC, ptds | SCUDA_WORKS, &m, sizeof m);
+}
+
+int32_t scuda_host_function(uint64_t stream, void *fn, void *user, uint32_t kind, uint32_t flags, uint32_t ptds) {
+  if (SCUDA_LIKELY(!scuda_several())) return host_function_there(stream, fn, user, kind, flags, ptds);
+  struct scuda_named n = {0};
+  struct scuda_visit v;
+  scuda_name_object(&n, stream);
+  int32_t r = scuda_visit_named(&v, &n, "");
+  if (r) return r;
+  r = host_function_there(stream, fn, user, kind, flags, ptds);
+  scuda_visit_end(v);
+  return r;
 }
 
 int32_t scuda_hand_cuLaunchHostFunc(uint64_t stream, void *fn, void *user, uint32_t ptds) {

@@ -13,7 +13,7 @@ static int part(const struct extent *e, uint64_t *from, uint64_t *to) {
 static int32_t begin_changes(struct scuda_migration *m, uint64_t range, uint64_t stream, uint8_t *here,
                              uint32_t flags) {
   struct wire_host_changes request = {
-    range, m->at - range, m->bytes, stream, scuda_core.transfer(here, m->bytes, scuda_thread()->ordinal, 0), flags
+    range, m->at - range, m->bytes, stream, scuda_core.transfer(here, m->bytes, scuda_thread_word(), 0), flags
   };
   int32_t r = scuda_begin(&m->command, OP_HOST_CHANGES, SCUDA_ANSWER, sizeof request);
   if (!r) memcpy(m->command.payload, &request, sizeof request);
@@ -22,7 +22,7 @@ static int32_t begin_changes(struct scuda_migration *m, uint64_t range, uint64_t
 
 static int32_t begin_bytes(struct scuda_migration *m, uint64_t stream, uint8_t *here, uint32_t flags) {
   struct wire_copy_d2h request = {
-    m->at, m->bytes, stream, scuda_core.transfer(here, m->bytes, scuda_thread()->ordinal, m->soon),
+    m->at, m->bytes, stream, scuda_core.transfer(here, m->bytes, scuda_thread_word(), m->soon),
         flags | (m->soon ? SCUDA_COPY_DONE : SCUDA_COPY_SYNC)
   };
   int32_t r = scuda_begin(&m->command, OP_COPY_D2H, m->soon ? SCUDA_WORKS : SCUDA_ANSWER, sizeof request);
@@ -34,7 +34,7 @@ void scuda_migrate_start(struct scuda_migration *m, const struct scuda_fetch *f,
                          uint64_t stream, uint8_t *here, int how) {
   uint64_t range = f->range->pages.start, from = f->from, to = from + f->bytes;
   uint32_t flags = SCUDA_COPY_MANAGED | (how & PUSH ? SCUDA_COPY_PUSH : 0);
-  *m = (struct scuda_migration){.way = f->way, .soon = how & SOON && f->way == FETCH && !scuda_blocking};
+  *m = (struct scuda_migration){.way = f->way, .soon = how & SOON && f->way == FETCH && !scuda_blocking()};
   if (!part(e, &from, &to)) return;
   m->at = range + from;
   m->bytes = to - from;

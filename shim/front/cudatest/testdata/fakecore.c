@@ -35,6 +35,7 @@ static void drain(void) {
 
 int32_t scuda_core_open(struct scuda_shared *s, struct scuda_boot *boot) {
   shared = s;
+  boot->servers = 1;
   boot->driver_version = (int32_t)setting("FAKECORE_DRIVER", 13000);
   boot->device_count = (int32_t)setting("FAKECORE_DEVICES", 1);
   boot->devices = devices;
@@ -42,6 +43,7 @@ int32_t scuda_core_open(struct scuda_shared *s, struct scuda_boot *boot) {
   for (int i = 0; i < 4; i++) {
     struct scuda_device *d = &devices[i];
     strcpy(d->name, "fake GPU");
+    d->ordinal = i;
     for (int k = 0; k < 16; k++) d->uuid[k] = d->uuid_v1[k] = (uint8_t)(16 * i + k);
     strcpy(d->pci_bus_id, "0000:1B:00.0");
     d->total_mem = 1ull << 36;
@@ -117,8 +119,8 @@ void scuda_core_call(struct scuda_call *c) {
   for (uint32_t k = 0; k < c->reply_cap; k++) ((uint8_t *)c->reply)[k] = strcmp(mode, "noise") ? 0 : noise();
 }
 
-int32_t scuda_core_bulk(uint64_t end, const void *data, uint64_t bytes) {
-  (void)end, (void)data, (void)bytes;
+int32_t scuda_core_bulk(uint32_t server, uint64_t end, const void *data, uint64_t bytes) {
+  (void)server, (void)end, (void)data, (void)bytes;
   drain();
   return 0;
 }
@@ -134,10 +136,12 @@ void scuda_core_look(void) {}
 void scuda_core_figures(uint64_t n[4]) { (void)n; }
 void scuda_core_send(uint64_t end) { (void)end; }
 int32_t scuda_core_overlaps(const void *p, uint64_t bytes) { return (void)p, (void)bytes, 0; }
-uint32_t scuda_core_source(const void *src, uint64_t bytes) { return (void)src, (void)bytes, 1; }
+uint32_t scuda_core_source(uint32_t server, const void *src, uint64_t bytes) {
+  return (void)server, (void)src, (void)bytes, 1;
+}
 
-uint64_t scuda_core_hostfn(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep) {
-  return (void)fn, (void)user, (void)stream, (void)kind, (void)keep, 1;
+uint64_t scuda_core_hostfn(uint32_t server, void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep) {
+  return (void)server, (void)fn, (void)user, (void)stream, (void)kind, (void)keep, 1;
 }
 
 int32_t scuda_core_image(const void *image, uint64_t bytes, uint32_t device, uint32_t send, uint8_t hash[32],

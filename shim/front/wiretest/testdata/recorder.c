@@ -37,12 +37,14 @@ int32_t scuda_core_open(struct scuda_shared *s, struct scuda_boot *boot) {
   recorder.shared = s;
   recorder.drain = drain;
   s->asleep = 1;
+  boot->servers = 1;
   boot->driver_version = 13000;
   boot->device_count = 3;
   boot->devices = devices;
   for (int i = 0; i < 3; i++) {
     struct scuda_device *d = &devices[i];
     snprintf(d->name, sizeof d->name, "recorder %d", i);
+    d->ordinal = i;
     for (int k = 0; k < 16; k++) d->uuid[k] = d->uuid_v1[k] = (uint8_t)(16 * i + k);
     snprintf(d->pci_bus_id, sizeof d->pci_bus_id, "0000:%02X:00.0", 0x1b + i);
     d->total_mem = 1ull << 36;
@@ -79,7 +81,8 @@ void scuda_core_call(struct scuda_call *call) {
   pthread_mutex_unlock(&lock);
 }
 
-int32_t scuda_core_bulk(uint64_t end, const void *data, uint64_t bytes) {
+int32_t scuda_core_bulk(uint32_t server, uint64_t end, const void *data, uint64_t bytes) {
+  (void)server;
   drain();
   const struct command *c = recorder.commands[recorder.count - 1];
   if (c->seq + c->size != end || !(c->flags & 4) || (c->flags & 1)) abort();
@@ -102,9 +105,11 @@ void scuda_core_look(void) {}
 void scuda_core_figures(uint64_t n[4]) { (void)n; }
 void scuda_core_send(uint64_t end) { (void)end; }
 int32_t scuda_core_overlaps(const void *p, uint64_t bytes) { return (void)p, (void)bytes, recorder.overlaps; }
-uint32_t scuda_core_source(const void *src, uint64_t bytes) { return (void)src, (void)bytes, ++recorder.sources; }
-uint64_t scuda_core_hostfn(void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep) {
-  (void)fn, (void)user, (void)stream, (void)kind;
+uint32_t scuda_core_source(uint32_t server, const void *src, uint64_t bytes) {
+  return (void)server, (void)src, (void)bytes, ++recorder.sources;
+}
+uint64_t scuda_core_hostfn(uint32_t server, void *fn, void *user, uint64_t stream, uint32_t kind, uint32_t keep) {
+  (void)server, (void)fn, (void)user, (void)stream, (void)kind;
   recorder.hostfn_keep = keep;
   return 100 + ++recorder.hostfns;
 }

@@ -1,0 +1,157 @@
+// GPUs of two servers in one program: several KERNELS [COMMAND that ends the second server]
+// Device 0 is the first server's, and the last device the second's.
+#include "check.h"
+
+enum { N = 1 << 14, BIG = 3 << 20 };
+
+struct gpu {
+  CUcontext context;
+  CUstream stream;
+  CUevent event;
+  CUfunction add;
+  CUdeviceptr a, b, c, big;
+  int called;
+};
+
+static void use(struct gpu *g) { CK(cuCtxSetCurrent(g->context)); }
+
+static void open_gpu(struct gpu *g, CUdevice dev) {
+  CK(cuDevicePrimaryCtxRetain(&g->context, dev));
+  use(g);
+  CUdevice now;
+  CK(cuCtxGetDevice(&now));
+  CHECK(now == dev, "the context of device %d is device %d's", dev, now);
+  g->add = function(load("kernels.ptx"), "vector_add");
+  CK(cuStreamCreate(&g->stream, 0));
+  CK(cuEventCreate(&g->event, 0));
+  CK(cuMemAlloc(&g->a, 4 * N));
+  CK(cuMemAlloc(&g->b, 4 * N));
+  CK(cuMemAlloc(&g->c, 4 * N));
+  CK(cuMemAlloc(&g->big, BIG));
+}
+
+static void note(void *user) { ++*(int *)user; }
+
+static void ends_well(struct gpu *g, float x) { // c = a + b with a = x, b = 2 x
+  float *data = malloc(4 * N), *got = malloc(4 * N);
+  int n = N;
+  for (int i = 0; i < N; i++) data[i] = x + i;
+  CK(cuMemcpyHtoD(g->a, data, 4 * N));
+  for (int i = 0; i < N; i++) data[i] = 2 * x;
+  CK(cuMemcpyHtoD(g->b, data, 4 * N));
+  CK(LAUNCH(g->add, (N + 255) / 256, 256, 0, g->stream, &g->a, &g->b, &g->c, &n));
+  CK(cuStreamSynchronize(g->stream));
+  CK(cuMemcpyDtoH(got, g->c, 4 * N));
+  for (int i = 0; i < N; i++) CHECK(got[i] == 3 * x + i, "element %d is %f, not %f", i, got[i], 3 * x + i);
+  free(data), free(got);
+}
+
+static int device_of(CUdeviceptr p) {
+  int device = -1;
+  CK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
+  return device;
+}
+
+int main(int argc, char **argv) {
+  start(argc, argv);
+  int count, can = 1, value = 1;
+  CK(cuDeviceGetCount(&count));
+  CUdevice last = count - 1;
+  struct gpu one = {0}, two = {0};
+  open_gpu(&one, 0);
+  open_gpu(&two, last);
+  char id[2][32];
+  for (int i = 0; i < 2; i++) {
+    CUdevice found;
+    CK(cuDeviceGetPCIBusId(id[i], sizeof *id, i ? last : 0));
+    CK(cuDeviceGetByPCIBusId(&found, id[i]));
+    CHECK(found == (i ? last : 0), "%s is device %d", id[i], found);
+  }
+  CHECK(strcmp(id[0], id[1]), "both are %s", id[0]);
+
+  // each in its context, by turns
+  for (int i = 0; i < 20; i++) {
+    use(i % 2 ? &two : &one);
+    ends_well(i % 2 ? &two : &one, i);
+  }
+
+  // streams, events and memory of one while the other's context is current
+  use(&one);
+  int n = N;
+  CK(LAUNCH(one.add, (N + 255) / 256, 256, 0, one.stream, &one.a, &one.b, &one.c, &n));
+  CK(cuEventRecord(one.event, one.stream));
+  use(&two);
+  CK(cuEventSynchronize(one.event));
+  CK(cuEventQuery(one.event));
+  CK(cuStreamQuery(one.stream));
+  CK(cuStreamSynchronize(one.stream));
+  CHECK(device_of(one.c) == 0 && device_of(two.c) == last, "memory is of devices %d and %d", device_of(one.c),
+        device_of(two.c));
+  unsigned char *data = malloc(BIG), *got = malloc(BIG);
+  for (int i = 0; i < 4; i++) { // with uploads and downloads that travel beside the commands
+    fill(data, BIG, i);
+    use(i % 2 ? &one : &two);
+    CUdeviceptr there = i % 2 ? two.big : one.big;
+    CK(cuMemcpy(there, (CUdeviceptr)(uintptr_t)data, BIG));
+    CK(cuMemcpyDtoH(got, there, BIG));
+    CHECK(!memcmp(data, got, BIG), "round %d: a big copy", i);
+    CK(cuMemsetD8(there, 7, 100));
+    CK(cuMemcpyDtoH(got, there, 200));
+    CHECK(got[99] == 7 && got[100] == data[100], "round %d: a small set", i);
+  }
+
+  // a wait for the other's event
+  use(&two);
+  CK(cuStreamWaitEvent(two.stream, one.event, 0));
+  CK(LAUNCH(two.add, (N + 255) / 256, 256, 0, two.stream, &two.a, &two.b, &two.c, &n));
+  CK(cuLaunchHostFunc(two.stream, note, &two.called));
+  use(&one);
+  CK(cuLaunchHostFunc(one.stream, note, &one.called));
+  CK(cuStreamSynchronize(one.stream));
+  CK(cuStreamSynchronize(two.stream));
+  CHECK(one.called == 1 && two.called == 1, "host functions ran %d and %d times", one.called, two.called);
+
+  // what there is not between servers
+  CK(cuDeviceCanAccessPeer(&can, 0, last));
+  CK(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, last));
+  CHECK(can == 0 && value == 0, "peers: %d, %d", can, value);
+  WANT(cuCtxEnablePeerAccess(two.context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  WANT(cuCtxDisablePeerAccess(two.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  WANT(cuMemcpyDtoD(one.a, two.a, 16), CUDA_ERROR_NOT_SUPPORTED);
+  WANT(cuMemcpy(one.a, two.a, 16), CUDA_ERROR_NOT_SUPPORTED);
+  WANT(cuMemcpyPeer(one.a, one.context, two.a, two.context, 16), CUDA_ERROR_NOT_SUPPORTED);
+  WANT(cuMemcpyHtoDAsync(one.a, data, 16, two.stream), CUDA_ERROR_NOT_SUPPORTED);
+  use(&two);
+  WANT(LAUNCH(one.add, 1, 1, 0, NULL, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);
+  WANT(LAUNCH(two.add, 1, 1, 0, one.stream, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);
+  CK(cuLaunchHostFunc(one.stream, note, &one.called));
+  CK(cuStreamSynchronize(one.stream));
+  CHECK(one.called == 2, "a host function of the other's stream");
+  ends_well(&two, 1);
+  use(&one);
+  ends_well(&one, 1);
+
+  // contexts and objects end where they are
+  CK(cuMemFree(two.big));
+  CK(cuStreamDestroy(two.stream));
+  CK(cuEventDestroy(two.event));
+  CUcontext another;
+  CK(cuCtxCreate(&another, 0, last));
+  CK(cuCtxSynchronize());
+  use(&one);
+  CK(cuCtxDestroy(another));
+  printf("two servers\n");
+  if (argc < 3) return 0;
+
+  // one is lost, the other goes on
+  CHECK(system(argv[2]) == 0, "%s", argv[2]);
+  use(&two);
+  CUresult r;
+  while ((r = cuMemcpyDtoH(got, two.a, 16)) == CUDA_SUCCESS) {}
+  CHECK(r == CUDA_ERROR_DEVICE_UNAVAILABLE, "after the loss: %d", r);
+  WANT(cuMemAlloc(&two.big, 64), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  WANT(cuMemcpyDtoH(got, two.a, 16), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  use(&one);
+  for (int i = 0; i < 10; i++) ends_well(&one, i);
+  printf("one server\n");
+}
