@@ -3,6 +3,8 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -283,6 +285,28 @@ func TestSeveralRunPrograms(t *testing.T) {
 				t.Errorf("with one server (-), with two (+):\n%s", diff)
 			}
 		})
+	}
+}
+
+// CUDA's runtime loads its kernels for all GPUs that it sees, and uses them on the second server's.
+func TestSeveralRunTheRuntime(t *testing.T) {
+	first, second := serve(t), serve(t)
+	for _, library := range []string{"libcudart.so.11.0", "libcudart.so.12"} {
+		path := filepath.Join(root, "build/cudart", library)
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("%v: run make runtimes first", err)
+		}
+		run := func(env []string, args ...string) string {
+			p := start(t, env, program("cudart"), append([]string{kernels, path}, args...)...)
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			return p.out.String()
+		}
+		want, got := run(first.env()), run(onTrial(first.addr+","+second.addr), "1")
+		if diff := cmp.Diff(lines(want), lines(got)); diff != "" {
+			t.Errorf("%s: with one server (-), on the second of two (+):\n%s", library, diff)
+		}
 	}
 }
 

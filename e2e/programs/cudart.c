@@ -1,6 +1,6 @@
-// The CUDA runtime of any version above the driver: cudart KERNELS LIBRARY, with LIBRARY a libcudart.so.*; "static"
-// when the runtime was linked into this program (gcc -DSTATIC cudart.c libcudart_static.a). Its headers are not needed:
-// what is used here has been the same since CUDA 11.
+// The CUDA runtime of any version above the driver: cudart KERNELS LIBRARY [DEVICE], with LIBRARY a libcudart.so.*;
+// "static" when the runtime was linked into this program (gcc -DSTATIC cudart.c libcudart_static.a). Its headers are
+// not needed: what is used here has been the same since CUDA 11.
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -176,7 +176,7 @@ static void everything(void) {
 
 int main(int argc, char **argv) {
   setvbuf(stdout, NULL, _IOLBF, 0);
-  if (argc != 3) FAIL("cudart KERNELS LIBRARY");
+  if (argc < 3) FAIL("cudart KERNELS LIBRARY [DEVICE]");
   kernels_folder = argv[1];
   resolve(argv[2]);
   register_image();
@@ -184,7 +184,7 @@ int main(int argc, char **argv) {
   RT(cudaRuntimeGetVersion(&runtime));
   RT(cudaDriverGetVersion(&driver));
   RT(cudaGetDeviceCount(&count));
-  RT(cudaSetDevice(0));
+  RT(cudaSetDevice(argc > 3 ? atoi(argv[3]) : 0));
   RT(cudaDeviceGetAttribute(&major, 75, 0));
   CHECK(driver / 1000 >= runtime / 1000, "driver %d, runtime %d", driver, runtime); // a newer minor version does
   printf("runtime %d.%d, devices %d, capability %d\n", runtime / 1000, runtime % 1000 / 10, count > 0, major);

@@ -111,7 +111,34 @@ int main(int argc, char **argv) {
   CK(cuStreamSynchronize(two.stream));
   CHECK(one.called == 1 && two.called == 1, "host functions ran %d and %d times", one.called, two.called);
 
+  // a library is on both: its kernels by one handle, its functions and variables each in their context
+  CUlibrary library;
+  CUkernel kernel;
+  CUdeviceptr place[2];
+  size_t bytes[2];
+  CK(cuLibraryLoadData(&library, read_file("kernels.ptx", NULL), NULL, NULL, 0, NULL, NULL, 0));
+  CK(cuLibraryGetKernel(&kernel, library, "vector_add"));
+  for (int i = 0; i < 4; i++) {
+    struct gpu *g = i % 2 ? &two : &one;
+    CUfunction f = (CUfunction)kernel, own = g->add;
+    CUmodule module;
+    int threads;
+    use(g);
+    CK(cuLibraryGetModule(&module, library));
+    if (i > 1) CK(cuKernelGetFunction(&f, kernel));
+    CK(cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, i % 2 ? last : 0));
+    CHECK(threads > 0, "%d threads", threads);
+    CK(cuLibraryGetGlobal(&place[i % 2], &bytes[i % 2], library, "counter"));
+    CHECK(device_of(place[i % 2]) == (i % 2 ? last : 0), "a variable is of device %d", device_of(place[i % 2]));
+    g->add = f;
+    ends_well(g, 5 + i);
+    g->add = own;
+  }
+  CK(cuLibraryUnload(library));
+  WANT(cuLibraryGetKernel(&kernel, library, "vector_add"), CUDA_ERROR_INVALID_HANDLE);
+
   // what there is not between servers
+  use(&one);
   CK(cuDeviceCanAccessPeer(&can, 0, last));
   CK(cuDeviceGetP2PAttribute(&value, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, last));
   CHECK(can == 0 && value == 0, "peers: %d, %d", can, value);

@@ -93,6 +93,9 @@ func open(shared *session.Shared) int32 {
 	var started sync.WaitGroup
 	started.Go(func() { threadsReady(0) }) // while the servers are asked
 	defer started.Wait()
+	for range servers[1:] {
+		expectSocket() // beside that of the first one
+	}
 	all, err := session.OpenAll(shared, servers...)
 	if err != nil {
 		return notConnected(log, err.Error())

@@ -11,8 +11,8 @@ package main
 
 // A forked child must not keep the parent's connections open: the server would not notice the parent's end. Only C may
 // run there. The callback connection is opened in the background when it is needed, so a fork waits for one that is on
-// its way, but not for long. Bulk connections come later, or never.
-enum { max_sockets = 20, patience = 200 };
+// its way, but not for long. Bulk connections come later, or never. There are some 20 sockets a server at most.
+enum { max_sockets = 16 * 20, patience = 200 };
 static int scuda_sockets[max_sockets];
 static int scuda_socket_count, scuda_expected = 1;
 

@@ -334,12 +334,15 @@ func (s *Session) releaseWaiters() {
 
 // Close sends what is pending, within a second, and ends the connection. Calls that come later fail with
 // CUDA_ERROR_DEINITIALIZED.
-func (s *Session) Close() {
+func (s *Session) Close() { s.closeBy(time.Now().Add(closeTimeout)) }
+
+// closeBy is Close with another deadline.
+func (s *Session) closeBy(deadline time.Time) {
 	if s.closing.Swap(true) {
 		return
 	}
 	if s.lost() == 0 {
-		s.send.sendRest(&s.out, time.Now().Add(closeTimeout))
+		s.send.sendRest(&s.out, deadline)
 	}
 	s.end(Deinitialized)
 }

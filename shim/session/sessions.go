@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"scuda.dev/scuda/config"
 )
@@ -95,9 +96,10 @@ func (all *Sessions) Look() {
 	}
 }
 
-// Close sends what is pending and ends all sessions. See [Session.Close].
+// Close sends what is pending, within one second for all, and ends all sessions. See [Session.Close].
 func (all *Sessions) Close() {
+	deadline := time.Now().Add(closeTimeout)
 	for _, s := range all.list {
-		s.Close()
+		s.closeBy(deadline)
 	}
 }

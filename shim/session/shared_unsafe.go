@@ -194,11 +194,12 @@ func (sh *Shared) track(handle uint64) *Track {
 	return &unsafe.Slice(sh.Tracks, sh.ClientSlots)[i/slotBytes]
 }
 
-// regions says which handles a server knows. Each of several has a part of both regions, so that the address of a slot
-// says whose it is.
+// regions says which handles a server knows. Each of several makes its own in a part of the server region, so that
+// the address of a slot says whose it is. The front does so in the client region, but for libraries and their kernels,
+// which all have under one handle.
 func (sh *Shared) regions(h *transport.Hello, server, servers int) {
-	client, theirs := sh.ClientSlots/uint64(servers), sh.ServerSlots/uint64(servers)
-	h.ClientBase, h.ClientSlots = sh.ClientBase+uint64(server)*client*slotBytes, client
+	theirs := sh.ServerSlots / uint64(servers)
+	h.ClientBase, h.ClientSlots = sh.ClientBase, sh.ClientSlots
 	h.ServerBase, h.ServerSlots = sh.ServerBase+uint64(server)*theirs*slotBytes, theirs
 }
 

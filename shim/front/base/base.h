@@ -258,10 +258,16 @@ static inline uint32_t scuda_slot_server(uint64_t handle) {
   if (at < scuda_shared.client_slots) return (uint32_t)(at / (scuda_shared.client_slots / scuda_servers));
   return (uint32_t)((at - scuda_shared.client_slots) / (scuda_shared.server_slots / scuda_servers));
 }
+/* libraries and their kernels are on all servers, under one handle */
+static inline int scuda_is_common(const struct scuda_slot *s) {
+  return s->kind == KIND_CUlibrary || s->kind == KIND_CUkernel;
+}
 /* it is an object of another server than the one that the thread's commands are for */
 static inline int scuda_elsewhere_of(uint64_t handle) {
-  return scuda_slot(handle) && scuda_slot_server(handle) != scuda_server();
+  const struct scuda_slot *s = scuda_slot(handle);
+  return s && !scuda_is_common(s) && scuda_slot_server(handle) != scuda_server();
 }
+int32_t scuda_server_gpu(uint32_t server);  /* the first of its GPUs that the program sees; -1: there is none */
 
 /* ---- what is known of the GPU's progress (progress.c) ---- */
 static inline struct scuda_track *scuda_track(uint64_t handle) {  /* of a handle that is a slot */
@@ -291,7 +297,7 @@ static inline uint64_t *scuda_limits_changed(struct scuda_slot *s) { return &s->
 int32_t scuda_context_of(uint64_t ctx, struct scuda_slot **slot);  /* 0: the current one */
 /* 0, or why calls that need a context cannot work: there is none, or a kernel's fault has ended it */
 int32_t scuda_context_sound(void);
-int32_t scuda_current_device(void);  /* of the current context, else 0 */
+int32_t scuda_current_device(void);  /* of the current context, else the first of the server that commands are for */
 static inline int scuda_context_usable(uint64_t ctx) {
   struct scuda_slot *s = scuda_slot_of(ctx, KIND_CUcontext);
   return s && !(s->flags & SCUDA_CTX_DEAD) && (s->flags & (SCUDA_CTX_PRIMARY | SCUDA_CTX_ACTIVE)) != SCUDA_CTX_PRIMARY;

@@ -29,7 +29,9 @@ int32_t scuda_context_sound(void) {
 
 int32_t scuda_current_device(void) {
   struct scuda_slot *s;
-  return scuda_context_of(0, &s) ? 0 : s->device;
+  if (SCUDA_LIKELY(!scuda_context_of(0, &s))) return s->device;
+  int32_t first = scuda_server_gpu(scuda_server());
+  return first < 0 ? 0 : first;
 }
 
 int32_t scuda_usable(uint64_t stream) {

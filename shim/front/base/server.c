@@ -17,6 +17,12 @@ static uint32_t of_context(uint64_t context) {
 
 uint32_t scuda_server_now(const struct scuda_thread *t) { return t->server ? t->server - 1 : of_context(t->current); }
 
+int32_t scuda_server_gpu(uint32_t server) {
+  for (int32_t i = 0; i < scuda_gpu_count; i++)
+    if (scuda_gpus[i].server == server) return i;
+  return -1;
+}
+
 struct scuda_visit scuda_visit(uint32_t server, uint64_t context) {
   struct scuda_thread *t = scuda_thread();
   struct scuda_visit v = {t->current, t->server};
@@ -40,7 +46,8 @@ static void name_server(struct scuda_named *n, uint32_t server, uint64_t context
 
 void scuda_name_object(struct scuda_named *n, uint64_t handle) {
   const struct scuda_slot *s = scuda_slot(handle);
-  if (s && s->kind) name_server(n, scuda_slot_server(handle), s->kind == KIND_CUcontext ? handle : s->context);
+  if (s && s->kind && !scuda_is_common(s))
+    name_server(n, scuda_slot_server(handle), s->kind == KIND_CUcontext ? handle : s->context);
 }
 
 void scuda_name_device(struct scuda_named *n, int32_t device) {
@@ -74,6 +81,12 @@ int32_t scuda_visit_named(struct scuda_visit *v, const struct scuda_named *n, co
     scuda_log(SCUDA_WARN, "%s: what it names is of two servers, which it does not support "
               "(CUDA_ERROR_NOT_SUPPORTED)", call);
   return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+int scuda_other_server(uint32_t own, uint32_t *server) {
+  while (++*server < scuda_servers)
+    if (*server != own && scuda_server_gpu(*server) >= 0 && !scuda_server_lost(*server)) return 1;
+  return 0;
 }
 
 int32_t scuda_to_all(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes) {

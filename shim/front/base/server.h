@@ -20,6 +20,9 @@ void scuda_name_address(struct scuda_named *n, uint64_t p);
  * two servers would have to carry it out. */
 int32_t scuda_visit_named(struct scuda_visit *v, const struct scuda_named *n, const char *call);
 
+/* The next server behind *server, which is UINT32_MAX before the first, that is not `own`, has GPUs that the program
+ * sees and is not lost; 0: there are no more. */
+int scuda_other_server(uint32_t own, uint32_t *server);
 /* as scuda_simple, to each server; the first error */
 int32_t scuda_to_all(uint32_t op, uint32_t flags, const void *payload, uint32_t bytes);
 #endif

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 /* Modules, libraries, functions and kernels. Images go to the server by content hash; what a function needs for
  * launches (parameter layout, attributes) comes with it once and is kept. */
+#include "base/server.h"
 #include "calls/calls.h"
 #include "calls/jit.h"
 
@@ -41,8 +42,9 @@ static uint32_t eager(void) {
   return mode && !strcmp(mode, "EAGER") ? WIRE_LOAD_EAGER : 0;
 }
 
-/* *missing: the server does not have the image, which has to be sent first. */
-static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, uint32_t send,
+/* *missing: the server does not have the image, which has to be sent first. The handle is a new one, or `as`, which
+ * another server has already for the same. */
+static int32_t load_known(uint64_t *out, uint64_t as, uint32_t kind, const void *image, uint64_t bytes, uint32_t send,
                           const struct scuda_jit *jit, int *missing) {
   struct scuda_pair pairs[SCUDA_PAIRS_MAX];
   struct scuda_symbols symbols;
@@ -55,7 +57,7 @@ static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint6
   if (r) return r;
 
   struct module *m = calloc(1, sizeof *m);
-  uint64_t handle = m ? scuda_slot_new(kind) : 0;
+  uint64_t handle = !m || as ? as : scuda_slot_new(kind);
   enum { REPLY_MAX = 1 << 16 };
   uint8_t *reply = handle ? malloc(REPLY_MAX) : NULL;
   struct scuda_cmd c;
@@ -89,6 +91,10 @@ static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint6
   if (r) goto fail;
   free(addresses);
   free(reply);
+  if (as) {
+    free(m);
+    return CUDA_SUCCESS;
+  }
   struct scuda_slot *s = scuda_slot(handle);
   s->data = m;
   s->device = scuda_current_device();
@@ -98,16 +104,40 @@ static int32_t load_known(uint64_t *out, uint32_t kind, const void *image, uint6
 fail:
   free(addresses);
   free(reply);
-  if (handle) scuda_slot_free(handle);
+  if (handle && !as) scuda_slot_free(handle);
   free(m);
   return r;
 }
 
 /* Most images are known to the server from an earlier run, so it is not asked before. */
-static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit) {
+static int32_t load_here(uint64_t *out, uint64_t as, uint32_t kind, const void *image, uint64_t bytes,
+                         const struct scuda_jit *jit) {
   int missing = 0;
-  int32_t r = load_known(out, kind, image, bytes, 0, jit, &missing);
-  return missing ? load_known(out, kind, image, bytes, 1, jit, &missing) : r;
+  int32_t r = load_known(out, as, kind, image, bytes, 0, jit, &missing);
+  return missing ? load_known(out, as, kind, image, bytes, 1, jit, &missing) : r;
+}
+
+static void unload_elsewhere(uint64_t library) {
+  for (uint32_t own = scuda_server(), server = UINT32_MAX; scuda_other_server(own, &server);) {
+    struct scuda_visit v = scuda_visit(server, 0);
+    scuda_simple(OP_cuLibraryUnload, SCUDA_ANSWER, &library, sizeof library); /* one that lacks it says so */
+    scuda_visit_end(v);
+  }
+}
+
+/* A library is of no device, so all servers have it. */
+static int32_t load(uint64_t *out, uint32_t kind, const void *image, uint64_t bytes, const struct scuda_jit *jit) {
+  int32_t r = load_here(out, 0, kind, image, bytes, jit);
+  if (SCUDA_LIKELY(!scuda_several()) || kind != KIND_CUlibrary || r) return r;
+  for (uint32_t own = scuda_server(), server = UINT32_MAX; !r && scuda_other_server(own, &server);) {
+    struct scuda_visit v = scuda_visit(server, 0);
+    r = load_here(out, *out, kind, image, bytes, jit);
+    scuda_visit_end(v);
+  }
+  if (!r) return r;
+  uint64_t library = *out;
+  scuda_hand_cuLibraryUnload(library);
+  return r;
 }
 
 static int32_t load_file(uint64_t *out, uint32_t kind, const char *path, const struct scuda_jit *jit) {
@@ -230,6 +260,7 @@ static int32_t unload(uint64_t handle, uint32_t kind, int32_t (*wire)(uint64_t, 
   struct module *m = s->data;
   /* a library's module goes with the library */
   if (kind == KIND_CUmodule && (!m || m->library)) return CUDA_ERROR_INVALID_HANDLE;
+  if (SCUDA_UNLIKELY(scuda_several()) && kind == KIND_CUlibrary) unload_elsewhere(handle);
   int32_t r = wire(handle, 0);
   if (r) return r;
   free_module(m);
@@ -258,6 +289,22 @@ static struct scuda_func *find(struct scuda_func *list, const char *name, uint32
   return NULL;
 }
 
+/* Tells the other servers of a kernel's handle. */
+static int32_t fetch_elsewhere(const struct wire_get_function *w, const char *name) {
+  int32_t r = CUDA_SUCCESS;
+  for (uint32_t own = scuda_server(), server = UINT32_MAX; !r && scuda_other_server(own, &server);) {
+    struct scuda_visit v = scuda_visit(server, 0);
+    struct scuda_cmd c;
+    if (!(r = scuda_begin(&c, OP_GET_FUNCTION, SCUDA_ANSWER, sizeof *w + scuda_pad(w->name_bytes)))) {
+      memcpy(c.payload, w, sizeof *w);
+      scuda_put_struct(c.payload + sizeof *w, name, w->name_bytes);
+      r = scuda_call(&c, NULL, 0, NULL);
+    }
+    scuda_visit_end(v);
+  }
+  return r;
+}
+
 /* Asks the server for a function; `name` is empty for the function of a kernel. */
 static int32_t fetch(uint64_t parent, uint32_t kind, const char *name, struct scuda_func **out) {
   enum { REPLY_MAX = sizeof(struct wire_func_info) + 8 * 4096 };
@@ -273,6 +320,7 @@ static int32_t fetch(uint64_t parent, uint32_t kind, const char *name, struct sc
   scuda_put_struct(c.payload + sizeof w, name, name_bytes);
   uint32_t len = 0;
   if ((r = scuda_call(&c, reply, REPLY_MAX, &len))) goto fail;
+  if (SCUDA_UNLIKELY(scuda_several()) && kind == OF_LIBRARY && (r = fetch_elsewhere(&w, name))) goto fail;
   struct wire_func_info info;
   if (len < sizeof info || (memcpy(&info, reply, sizeof info), len - sizeof info < 8ull * info.param_count)) {
     r = scuda_bad_reply("cuModuleGetFunction");
