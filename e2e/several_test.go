@@ -25,12 +25,15 @@ func two(t *testing.T, more ...string) (first, second *server, list string) {
 // What asks servers asks all that are configured. One that is gone is named, and the others are shown.
 func TestSeveralAreAsked(t *testing.T) {
 	first, second, list := two(t)
-	env := []string{"SCUDA_SERVER=" + list, "SCUDA_ADMIN=auto", "XDG_RUNTIME_DIR=" + t.TempDir()}
+	env := []string{"SCUDA_SERVER=" + list}
 	user := second.client(t, "hold", "16")
 	user.await(user.out, "^ready")
 
 	says := func(code int, args ...string) (out, err string) {
 		t.Helper()
+		if args[0] == "ps" && !slices.Contains(args, "--server") { // else it would ask a server of another test here
+			args = append(args, "--server", list)
+		}
 		p := start(t, env, scuda, args...)
 		if got := p.wait(patience); got != code {
 			t.Fatalf("scuda %v: exit status %d, not %d\n%s%s", args, got, code, p.out, p.err)

@@ -327,9 +327,8 @@ func TestDrainEndsSessionsAtLast(t *testing.T) {
 			break
 		}
 	}
-	if n := workers(t); len(n) != 0 {
-		t.Errorf("processes left: %v", n)
-	}
+	// one that was ready, or a test's before, may take a moment to end on a busy machine
+	s.until("its processes are gone", func() bool { return len(workers(t)) == 0 })
 }
 
 func TestWorkersThatDoNotStart(t *testing.T) {
