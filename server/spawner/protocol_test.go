@@ -79,17 +79,23 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
+// ends are the two of a line; the first is closed with the test.
+func ends(t *testing.T) (ours, theirs line) {
+	t.Helper()
+	ours, f, err := pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ours.sock.Close() })
+	if theirs, err = lineOf(f); err != nil {
+		t.Fatal(err)
+	}
+	return ours, theirs
+}
+
 // Descriptors come with a start, two of them, and with nothing else.
 func TestDescriptors(t *testing.T) {
-	ours, theirs, err := pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ours.sock.Close()
-	other, err := lineOf(theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, other := ends(t)
 	defer other.sock.Close()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -123,15 +129,7 @@ func TestDescriptors(t *testing.T) {
 
 // What a peer sent before it was killed is read, also when it had not read everything itself.
 func TestLastWords(t *testing.T) {
-	ours, theirs, err := pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ours.sock.Close()
-	other, err := lineOf(theirs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours, other := ends(t)
 	last := packet{Kind: kindBye}
 	if err := errors.Join(ours.send(&packet{Kind: kindAll}), other.send(&last), other.sock.Close()); err != nil {
 		t.Fatal(err)
@@ -168,14 +166,7 @@ func TestHostileSupervisor(t *testing.T) {
 		"a start without files": packets[2].append(nil),
 	} {
 		t.Run(name, func(t *testing.T) {
-			ours, theirs, err := pair()
-			if err != nil {
-				t.Fatal(err)
-			}
-			other, err := lineOf(theirs)
-			if err != nil {
-				t.Fatal(err)
-			}
+			ours, other := ends(t)
 			done := make(chan error)
 			go func() { done <- serve(t.Context(), other, l, newKeeper(false, quiet)) }()
 			c, err := newClient(ours)
