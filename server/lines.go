@@ -48,18 +48,26 @@ type lines struct {
 	until  time.Time        // the session waits for its client
 	waits  bool             // ... which has been counted
 	timer  *time.Timer
-	joined map[uint32]*sync.Mutex // one socket after the other, of each
+	joined map[uint32]*succession // of each
 	over   bool                   // the client has had its time
 	gaveUp error                  // ... and it was no client that had gone
 }
 
-func newLines(grace time.Duration, log *slog.Logger, page *metrics.Page) *lines {
-	return &lines{grace: grace, log: log, page: page, began: time.Now(), all: make(map[uint32]*transport.Resumable),
-		lost: make(map[uint32]error), joined: make(map[uint32]*sync.Mutex)}
+// succession is the order of a connection's sockets.
+type succession struct {
+	turn   sync.Mutex // held while one is attached
+	newest uint64     // the epoch of the last one that the client made, of those that have come; lines.mu guards it
 }
 
-// resumable makes a connection one that may get other sockets.
-func (l *lines) resumable(line uint32, c transport.Conn, w transport.Windows) (*transport.Resumable, error) {
+func newLines(grace time.Duration, log *slog.Logger, page *metrics.Page) *lines {
+	return &lines{grace: grace, log: log, page: page, began: time.Now(), all: make(map[uint32]*transport.Resumable),
+		lost: make(map[uint32]error), joined: make(map[uint32]*succession)}
+}
+
+// resumable makes a connection one that may get other sockets, which the client has made after so many.
+func (l *lines) resumable(line uint32, epoch uint64, c transport.Conn, w transport.Windows) (
+	*transport.Resumable, error,
+) {
 	r, err := transport.NewResumable(c, w.Reversed(), func(err error) { l.isLost(line, err) })
 	if err != nil {
 		return nil, err
@@ -69,7 +77,7 @@ func (l *lines) resumable(line uint32, c transport.Conn, w transport.Windows) (*
 	if l.all[line] != nil {
 		return nil, fmt.Errorf("the session has a connection %d already", line)
 	}
-	l.all[line], l.joined[line] = r, new(sync.Mutex)
+	l.all[line], l.joined[line] = r, &succession{newest: epoch}
 	return r, nil
 }
 
@@ -199,17 +207,32 @@ func (l *lines) ending(err error) error {
 
 var errLineLost = errors.New("the client has not come back to one of the session's connections")
 
-// join attaches another socket, and first says how much was received.
-func (l *lines) join(line uint32, c net.Conn, received uint64) error {
+// join attaches another socket, and first says how much was received. Of two the client uses the one that it made last,
+// whatever order they come in: it has given the other up, and what it had received then is no news any more.
+func (l *lines) join(info *joinInfo, c net.Conn) error {
+	line := info.Line
 	l.mu.Lock()
-	r, turn := l.all[line], l.joined[line]
+	r, order := l.all[line], l.joined[line]
+	stale := r != nil && info.Epoch <= order.newest
+	if r != nil && !stale {
+		order.newest = info.Epoch
+	}
 	l.mu.Unlock()
-	if r == nil {
+	switch {
+	case r == nil:
 		return errors.Join(fmt.Errorf("the session has no connection %d", line), c.Close())
+	case stale:
+		return c.Close()
 	}
 	r.Lose(transport.ErrReplaced) // whoever still sends on the old socket stops
-	turn.Lock()                   // one that comes soon after another waits until that is attached
-	defer turn.Unlock()
+	order.turn.Lock()             // one that comes soon after another waits until that is attached
+	defer order.turn.Unlock()
+	l.mu.Lock()
+	stale = info.Epoch < order.newest // which waits for its turn
+	l.mu.Unlock()
+	if stale {
+		return c.Close()
+	}
 	got, err := r.Detach()
 	if err != nil {
 		return errors.Join(err, c.Close())
@@ -220,7 +243,7 @@ func (l *lines) join(line uint32, c net.Conn, received uint64) error {
 	}
 	l.isBack(line) // before it may be lost again
 	before := r.Replayed()
-	err = r.Attach(c, received)
+	err = r.Attach(c, info.Received)
 	l.page.Add(metrics.Replayed, int(r.Replayed()-before))
 	if err != nil {
 		l.isLost(line, err)

@@ -117,6 +117,7 @@ type commonsInfo struct {
 type joinInfo struct {
 	Count    int    // bulk connections that there will be
 	Line     uint32 // which of the session's connections it is
+	Epoch    uint64 // of another socket: how many the connection has had
 	Received uint64 // of another socket: bytes that the client has received
 	TLS      *tlsrecord.State
 }

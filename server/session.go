@@ -523,7 +523,7 @@ func (s *supervisor) join(c arrival) error {
 	state, err := transport.Export(c.peer)
 	if err == nil {
 		err = passOn(c, x.proc, hello.Kind, joinInfo{
-			Count: hello.Count, Line: x.lineOf(hello), Received: hello.Acknowledged, TLS: state,
+			Count: hello.Count, Line: x.lineOf(hello), Epoch: hello.Epoch, Received: hello.Acknowledged, TLS: state,
 		})
 	}
 	if err != nil {

@@ -432,7 +432,7 @@ func (w *worker) openSession(m *handoff.Message) error {
 	log := w.log.With("session", info.ID)
 	if info.Grace > 0 {
 		w.lines = newLines(info.Grace, log, w.page.Page)
-		r, err := w.lines.resumable(transport.LineMain, conn, transport.MainWindows)
+		r, err := w.lines.resumable(transport.LineMain, 0, conn, transport.MainWindows)
 		if err != nil {
 			return errors.Join(err, conn.Close())
 		}

@@ -41,7 +41,7 @@ func (w *worker) join(m *handoff.Message) error {
 	case w.lines == nil:
 	case w.lines.has(info.Line) && m.Type == msgResume:
 		go func() { // it may take a while until all is sent that the client lacks
-			if err := w.lines.join(info.Line, c, info.Received); err != nil && !errors.Is(err, transport.ErrOver) {
+			if err := w.lines.join(&info, c); err != nil && !errors.Is(err, transport.ErrOver) {
 				w.log.Warn("cannot go on at another socket", "line", info.Line, "error", err)
 			}
 		}()
@@ -58,7 +58,7 @@ func (w *worker) join(m *handoff.Message) error {
 			return c.Close() // the client will ask again
 		}
 	}
-	line, err := w.newLine(c, info.Line)
+	line, err := w.newLine(c, &info)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (w *worker) join(m *handoff.Message) error {
 }
 
 // newLine makes a line of one of the session's connections.
-func (w *worker) newLine(c net.Conn, number uint32) (*transport.Line, error) {
+func (w *worker) newLine(c net.Conn, info *joinInfo) (*transport.Line, error) {
 	if w.lines == nil {
 		return transport.NewLine(c)
 	}
@@ -80,7 +80,7 @@ func (w *worker) newLine(c net.Conn, number uint32) (*transport.Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := w.lines.resumable(number, conn, transport.LineWindows)
+	r, err := w.lines.resumable(info.Line, info.Epoch, conn, transport.LineWindows)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
