@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/internal/window"
 	"scuda.dev/scuda/server/addresses"
 	"scuda.dev/scuda/server/executor"
@@ -47,6 +48,18 @@ func (w *worker) keepToWindow() error {
 			"took", time.Since(began))
 	}
 	return err
+}
+
+// begin has the driver begin, and takes the rest of the addresses before it has memory for anybody.
+func (w *worker) begin() error {
+	if w.kept == nil {
+		return nil
+	}
+	w.gpu.ThreadInit()
+	if w.gpu.CuInit(0) != cuda.CUDA_SUCCESS {
+		return nil // whoever looks at the machine next says so
+	}
+	return w.kept.Begun()
 }
 
 // room gives the session back what the client needs of the addresses that were taken.

@@ -237,6 +237,9 @@ func (w *worker) openGPU(kind string) (err error) {
 		return fmt.Errorf("unknown GPU kind %q; it is real, sim or auto", kind)
 	}
 	if err == nil {
+		err = w.begin()
+	}
+	if err == nil {
 		w.machine, err = probe.Run(w.gpu)
 	}
 	return err

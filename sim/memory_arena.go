@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +17,20 @@ const (
 	// far from where Linux maps a program's memory, so that a device address differs from host pointers
 	arenaBase   = 0x4f0000000000
 	arenaStride = 1 << 42
+	arenaStep   = 1 << 40 // what is looked at next where something else lies there
+	arenaEnd    = 0x550000000000
 )
+
+// takeOwnPlace reserves what NVIDIA's driver has for itself, once a process: version 580 on an H200 fails to start
+// where somebody else has that.
+var takeOwnPlace = sync.OnceValue(func() error {
+	const from, bytes = 0x2_0000_0000, 0x1_0020_0000
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | unix.MAP_FIXED_NOREPLACE
+	if _, err := unix.MmapPtr(-1, 0, at(from), bytes, unix.PROT_NONE, flags); err != nil {
+		return fmt.Errorf("sim: the driver's own addresses, %#x to %#x: %w", from, from+bytes, err)
+	}
+	return nil
+})
 
 // newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of
 // addresses.
@@ -38,13 +52,7 @@ func newArena(ordinal int, memory uint64, seat *board.Seat, contents Contents) (
 			return arena{}, fmt.Errorf("sim: memory of device %d: %w", ordinal, err)
 		}
 	}
-	const flags = unix.MAP_SHARED | unix.MAP_NORESERVE
-	hint := arenaBase + uint64(ordinal)*arenaStride
-	p, err := unix.MmapPtr(fd, offset, at(hint), uintptr(size), unix.PROT_READ|unix.PROT_WRITE,
-		flags|unix.MAP_FIXED_NOREPLACE)
-	if err != nil { // taken by another GPU of this process
-		p, err = unix.MmapPtr(fd, offset, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags)
-	}
+	base, err := arenaMemory(fd, offset, size, arenaBase+uint64(ordinal)*arenaStride)
 	if err != nil {
 		if !given {
 			err = errors.Join(err, unix.Close(fd))
@@ -52,11 +60,25 @@ func newArena(ordinal int, memory uint64, seat *board.Seat, contents Contents) (
 		return arena{}, fmt.Errorf("sim: reserving %d GiB of addresses for device %d: %w; "+
 			"allow more virtual memory (ulimit -v)", size>>30, ordinal, err)
 	}
-	base := addressOf(p)
 	return arena{
 		base: base, size: size, fd: fd, offset: offset, given: given, keep: contents != ContentsClear,
 		free: []span{{base, size}},
 	}, nil
+}
+
+// arenaMemory maps a device's memory: where it is wanted, or at the first place above 1 TiB that is free, as NVIDIA's
+// driver looks for big ones, where another GPU of this process is there or the process may not use that.
+func arenaMemory(fd int, offset int64, size, wanted uint64) (uint64, error) {
+	const flags = unix.MAP_SHARED | unix.MAP_NORESERVE | unix.MAP_FIXED_NOREPLACE
+	try := func(place uint64) (uint64, error) {
+		p, err := unix.MmapPtr(fd, offset, at(place), uintptr(size), unix.PROT_READ|unix.PROT_WRITE, flags)
+		return addressOf(p), err
+	}
+	base, err := try(wanted)
+	for place := uint64(arenaStep); errors.Is(err, unix.EEXIST) && place < arenaEnd; place += arenaStep {
+		base, err = try(place)
+	}
+	return base, err
 }
 
 func (a *arena) close() error {

@@ -10,6 +10,7 @@
 #   run.sh masked CMD...      run CMD, its environment unchanged, where the driver is hidden
 #
 # BUILD names the folder with scuda and lib/ (default: build/ beside this repository's root).
+# REMOTE_DEVICES names the GPUs that a remote run sees (CUDA_VISIBLE_DEVICES), where it is not to be all.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -82,6 +83,7 @@ serve() { # DIR
 inside() { # CMD...; in the new mount namespace
   mask
   export LD_LIBRARY_PATH="$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  if [ -n "${REMOTE_DEVICES:-}" ]; then export CUDA_VISIBLE_DEVICES=$REMOTE_DEVICES; fi
   exec env LD_PRELOAD="$build/lib/libscuda.so" SCUDA_SIDE=remote "$@"
 }
 

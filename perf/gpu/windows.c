@@ -16,8 +16,12 @@
 #include <sys/mman.h>
 
 enum { PIECE = 2 << 20 };  /* smaller holes beside what is in use already stay, but where the system offers them */
-/* Windows are parts of what lies from low to high. All from begin on is taken, as by server/addresses. */
-static const uint64_t begin = 1ull << 32, low = 1ull << 40, high = 0x550000000000ull, client = 0x700000000000ull;
+/* Windows are parts of what lies from low to high. All from begin on is taken, as by server/addresses; when the driver
+ * has begun, also what it may want for itself, from room on, and the client's addresses, which it could not use later
+ * if it found them taken. */
+static const uint64_t begin = 1ull << 32, room = 1ull << 33, room_end = 1ull << 34;
+static const uint64_t low = 1ull << 40, high = 0x550000000000ull;
+static const uint64_t client = 0x600000000000ull, client_end = 0x700000000000ull;
 static uint64_t from, to, taken;
 static int failed;
 
@@ -40,7 +44,7 @@ static void take_offered(void) {
     for (;;) {
       void *p = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       if (p == MAP_FAILED) break;
-      if ((uint64_t)(uintptr_t)p < to) {
+      if ((uint64_t)(uintptr_t)p < client_end) {
         munmap(p, size);
         break;
       }
@@ -68,7 +72,8 @@ int main(int argc, char **argv) {
     uint64_t size = (parts ? (high - low) / parts : 0) & ~(uint64_t)(PIECE - 1);
     if (n >= parts) return fprintf(stderr, "windows N OF, with N below OF\n"), 2;
     from = low + n * size, to = from + size;
-    take(begin, from);
+    take(begin, room);
+    take(room_end, from);
     take(to, client);
     take_offered();
     printf("free: %#llx to %#llx; %llu GiB taken\n", (unsigned long long)from, (unsigned long long)to,
@@ -76,6 +81,10 @@ int main(int argc, char **argv) {
   }
   CUcontext c = NULL;
   CUresult r = cuInit(0);
+  if (!r && to) {
+    take(room, room_end);
+    take(client, client_end);
+  }
   if (!r) r = cuDevicePrimaryCtxRetain(&c, 0);
   if (!r) r = cuCtxSetCurrent(c);
   if (r) return fprintf(stderr, "no context: error %d\n", (int)r), 1;
@@ -113,5 +122,12 @@ int main(int argc, char **argv) {
   r = cuModuleLoadData(&m, ptx);
   if (!r) r = cuModuleGetGlobal(&d, &bytes, m, "there");
   say("a module's variable", d, r);
+  for (int i = 0; to && i < 3; i++) {  /* room at the client's addresses, as server/executor asks for it */
+    uint64_t size = 1ull << 36, at = client + i * size + (i == 1) * (client_end - client) / 2;
+    munmap((void *)at, size);
+    r = cuMemAddressReserve(&d, size, 0, at, 0);
+    printf("%-28s %#14llx%s\n", "at the client's address", (unsigned long long)d, d == at ? "" : "  elsewhere");
+    failed |= r || d != at;
+  }
   return failed;
 }

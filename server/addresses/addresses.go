@@ -2,6 +2,10 @@
 // memory afterwards gets it there. A worker of one of a program's several servers does so before its driver starts,
 // since drivers take unified addresses from the process's own.
 //
+// Two places are taken when the driver has begun ([Kept.Begun]): one that NVIDIA's wants for itself, and the client's, of
+// which that makes no use later where it has found it taken. What comes to lie there by then, at the upper end of the
+// client's, is the driver's own and the process's; memory for programs comes later.
+//
 // What the process itself needs later (threads' stacks, libraries, buffers, Go's heap) lies in its window as well,
 // where it is in nobody's way. A heap that Go began below all windows can grow there.
 //
@@ -26,13 +30,21 @@ import (
 const (
 	// bottom is where taking begins. Below it are programs without PIE with their heaps, and what is asked for in 32 bits.
 	bottom = 1 << 32
-	// heapRoom is what stays free for Go's heap where it begins below the windows, more than a worker's ever has. With
-	// the race detector it can be nowhere else. Since Go 1.26 others begin anywhere, by chance, and go on in the window.
-	heapRoom = 64 << 30
+	// heapRoom is what stays free for Go's heap with the race detector, which can be nowhere else: more than a worker's
+	// ever has. Since Go 1.26 others begin anywhere, by chance, and go on in the window where that is taken.
+	heapRoom, raceHeap = 64 << 30, 0xc0_0000_0000
 	// piece is the smallest part that is taken of what the system does not offer by itself.
 	piece = 2 << 20
 	// biggest is what the system is asked for first: every window has room for that in one piece.
 	biggest = 1 << 40
+)
+
+// Places that are free until the driver has begun (perf/gpu/windows.c tries it).
+var (
+	// driverRoom is where version 580 wants 4 GiB and 2 MiB from the start on. It fails with CUDA_ERROR_OUT_OF_MEMORY
+	// where it does not get them.
+	driverRoom = window.Range{From: 8 << 30, To: 16 << 30}
+	clientRoom = window.Range{From: window.ClientLow, To: window.ClientHigh}
 )
 
 // ErrNoWindow is wrapped by the reason why a process cannot be kept to a window.
@@ -42,19 +54,17 @@ var ErrNoWindow = errors.New("this worker cannot keep to a window of addresses")
 type Kept struct {
 	mu     sync.Mutex
 	window window.Range
+	begun  bool           // the driver
 	taken  []window.Range // sorted; neighbours are one
 }
 
-// Keep keeps this process to a window from now on. Other threads may ask for memory meanwhile: the window stays free.
+// Keep keeps this process to a window, but for what it is offered before the driver has begun. Other threads may ask
+// for memory meanwhile: the window stays free.
 func Keep(w window.Range) (*Kept, error) {
 	k := &Kept{window: w}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	err := k.takeAll()
-	if err == nil {
-		err = k.try()
-	}
-	if err != nil {
+	if err := k.takeOthers(); err != nil {
 		for _, r := range k.taken {
 			free(r.From, r.To-r.From)
 		}
@@ -63,7 +73,25 @@ func Keep(w window.Range) (*Kept, error) {
 	return k, nil
 }
 
-func (k *Kept) takeAll() error {
+// Begun says that the driver has begun. From now on everything comes to lie in the window.
+func (k *Kept) Begun() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.begun {
+		return nil
+	}
+	k.begun = true
+	if err := k.take(driverRoom); err != nil {
+		return err
+	}
+	if err := k.take(clientRoom); err != nil {
+		return err
+	}
+	k.takeOffered(k.window.To) // holes beside what has come to lie in the client's place
+	return k.try()
+}
+
+func (k *Kept) takeOthers() error {
 	// The system has to offer the highest addresses first. Where it does, what it offers below the window is the last.
 	if at, err := takeAny(piece); err != nil {
 		return noMemory(err)
@@ -71,33 +99,44 @@ func (k *Kept) takeAll() error {
 		return fmt.Errorf("%w: the system places memory from %#x on upwards (ulimit -s unlimited, vm.legacy_va_layout) or "+
 			"has less than 47 bits of addresses", ErrNoWindow, at)
 	}
-	heap := heapAddress() / heapRoom * heapRoom
-	room := window.Range{From: heap, To: heap + heapRoom}
-	if room.To > window.Low {
-		room = window.Range{}
-	}
-	others := append(without(window.Range{From: bottom, To: k.window.From}, room),
-		window.Range{From: k.window.To, To: window.ClientHigh})
-	for _, r := range others {
-		if err := k.take(r); err != nil {
-			return err
+	for _, r := range []window.Range{
+		{From: bottom, To: driverRoom.From}, {From: driverRoom.To, To: k.window.From},
+		{From: k.window.To, To: clientRoom.From},
+	} {
+		for _, part := range without(r, heapRange()) {
+			if err := k.take(part); err != nil {
+				return err
+			}
 		}
 	}
-	// Above are libraries and stacks, with holes between them, which the system offers one by one, also the small ones.
+	k.takeOffered(clientRoom.To)
+	return nil
+}
+
+// takeOffered takes what the system offers above an address, one by one, also the small holes: those between libraries
+// and stacks.
+func (k *Kept) takeOffered(above uint64) {
 	for size := uint64(biggest); size >= uint64(os.Getpagesize()); size /= 2 {
 		for {
 			at, err := takeAny(size)
 			if err != nil {
 				break // the window has no room for so much, or try says what is wrong
 			}
-			if at < k.window.To {
+			if at < above {
 				free(at, size)
 				break
 			}
 			k.note(window.Range{From: at, To: at + size})
 		}
 	}
-	return nil
+}
+
+// heapRange is where Go's heap has to stay, if anywhere.
+func heapRange() window.Range {
+	if heapAddress()/heapRoom*heapRoom != raceHeap {
+		return window.Range{}
+	}
+	return window.Range{From: raceHeap, To: raceHeap + heapRoom}
 }
 
 // take takes what is free of a range, but for small pieces.

@@ -71,17 +71,26 @@ func live(number, windows int) error {
 	if err != nil {
 		return err
 	}
-	// no hole is left that could be offered, but for Go's heap and the room of the first stack
-	room := window.Range{From: heapAddress() / heapRoom * heapRoom}
-	room.To = min(room.From+heapRoom, window.Low)
-	for i := 1; i < len(after) && !strings.HasSuffix(lines[i], "[stack]"); i++ {
-		hole := window.Range{From: max(after[i-1].To, bottom), To: after[i].From}
-		if hole.From+piece < hole.To && !hole.Overlaps(w) && !hole.Overlaps(room) {
-			return fmt.Errorf("a hole from %#x to %#x", hole.From, hole.To)
-		}
+	if err := holes(after, lines, w, heapRange(), driverRoom, clientRoom); err != nil {
+		return err
 	}
 	if most := len(before) + 64; len(after) > most {
 		return fmt.Errorf("%d mappings, %d before", len(after), len(before))
+	}
+	for _, r := range []window.Range{driverRoom, clientRoom} { // NVIDIA's driver fails, or makes no use of it ever
+		if err := takeAt(r.From, piece); err != nil {
+			return fmt.Errorf("%#x is taken before the driver begins: %w", r.From, err)
+		}
+		free(r.From, piece)
+	}
+	if err := drive(w, k); err != nil { // before threads end that were there before
+		return err
+	}
+	if after, lines, err = mappings(); err == nil {
+		err = holes(after, lines, w, heapRange())
+	}
+	if err != nil {
+		return fmt.Errorf("behind the driver's start: %w", err)
 	}
 	for _, size := range []uint64{4096, 64 << 10, 1 << 20, 2 << 20, 64 << 20, 1 << 30, 1 << 40} {
 		at, err := takeAny(size)
@@ -92,9 +101,6 @@ func live(number, windows int) error {
 			return fmt.Errorf("%d bytes at %#x, outside of %#x to %#x", size, at, w.From, w.To)
 		}
 	}
-	if err := drive(w); err != nil { // before threads end that were there before
-		return err
-	}
 	if err := use(); err != nil {
 		return err
 	}
@@ -102,6 +108,17 @@ func live(number, windows int) error {
 		return err
 	}
 	fmt.Printf("%d mappings, %d before; %v\n", len(after), len(before), took)
+	return nil
+}
+
+// holes says where addresses are left that could be offered, but for the room of the first stack and what may be free.
+func holes(used []window.Range, lines []string, free ...window.Range) error {
+	for i := 1; i < len(used) && !strings.HasSuffix(lines[i], "[stack]"); i++ {
+		hole := window.Range{From: max(used[i-1].To, bottom), To: used[i].From}
+		if hole.From+piece < hole.To && !slices.ContainsFunc(free, hole.Overlaps) {
+			return fmt.Errorf("a hole from %#x to %#x", hole.From, hole.To)
+		}
+	}
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // drive has a driver, which starts now, give memory of each kind.
-func drive(w window.Range) error {
+func drive(w window.Range, k *Kept) error {
 	g, err := sim.Open(sim.Config{MemoryBytes: 4 << 30, Devices: 2, Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		return err
@@ -21,6 +21,9 @@ func drive(w window.Range) error {
 	defer g.Close()
 	if r := g.CuInit(0); r != 0 {
 		return fmt.Errorf("cuInit: %w", r)
+	}
+	if err := k.Begun(); err != nil {
+		return err
 	}
 	runtime.LockOSThread() // a context is current on a thread
 	defer runtime.UnlockOSThread()
