@@ -2,9 +2,9 @@
 // memory afterwards gets it there. A worker of one of a program's several servers does so before its driver starts,
 // since drivers take unified addresses from the process's own.
 //
-// Two places are taken when the driver has begun ([Kept.Begun]): one that NVIDIA's wants for itself, and the client's,
-// of which that makes no use later where it has found it taken. What comes to lie there by then, at the upper end of the
-// client's, is the driver's own and the process's; memory for programs comes later.
+// Two places are taken when the driver has begun ([Kept.Begun]). NVIDIA's wants one for itself. The other is the
+// client's: the driver makes no use of that later where it has found it taken. What comes to lie at its upper end by
+// then is the driver's own and the process's; memory for programs comes later.
 //
 // What the process itself needs later (threads' stacks, libraries, buffers, Go's heap) lies in its window as well,
 // where it is in nobody's way. A heap that Go began below all windows can grow there.
