@@ -324,7 +324,7 @@ func TestSeveralShareAProgram(t *testing.T) {
 	}
 	errs := p.err.String()
 	for _, want := range []string{
-		"cuMemcpyDtoD_v2: what it names is of two servers", "a copy: what it names is of two servers",
+		"a copy: what it names is of two servers",
 		"the session with the scuda server " + second.addr + " is lost",
 	} {
 		if strings.Count(errs, want) != 1 {

@@ -1,6 +1,7 @@
 // GPUs of two servers in one program: several KERNELS [COMMAND that ends the second server]
 // Device 0 is the first server's, and the last device the second's.
 #include "check.h"
+#include <unistd.h>
 
 enum { N = 1 << 14, BIG = 3 << 20 };
 
@@ -50,6 +51,73 @@ static int device_of(CUdeviceptr p) {
   int device = -1;
   CK(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p));
   return device;
+}
+
+static void slow(void *user) {
+  (void)user;
+  usleep(5000);
+}
+
+// Memory of one server goes to the other's by each call there is, behind what its stream does, and what comes next
+// finds it.
+static void between(struct gpu *from, struct gpu *to, unsigned char *got) {
+  enum { CALLS = 6, STALE = 1, BEFORE, LATE, VALUE };
+  CUstream reader;
+  use(to);
+  CK(cuStreamCreate(&reader, CU_STREAM_NON_BLOCKING));
+  for (int i = 0; i < 4 * CALLS; i++) {
+    const size_t bytes = i / CALLS > 1 ? 100 : BIG;
+    const int value = VALUE + i;
+    CUdeviceptr a = from->big, b = to->big;
+    CUstream s = i / CALLS % 2 ? to->stream : from->stream;
+    use(to);
+    CK(cuMemsetD8(b, BEFORE, BIG));
+    CK(cuCtxSynchronize());
+    CK(cuLaunchHostFunc(NULL, slow, NULL));
+    use(from);
+    CK(cuMemsetD8(a, STALE, BIG));
+    CK(cuCtxSynchronize());
+    CK(cuLaunchHostFunc(from->stream, slow, NULL));
+    CK(cuMemsetD8Async(a, (unsigned char)value, BIG, from->stream));
+    CK(cuEventRecord(from->event, from->stream));
+    if (s == to->stream && i % CALLS < 3) CK(cuStreamWaitEvent(s, from->event, 0));
+    switch (i % CALLS) {
+    case 0: CK(cuMemcpyDtoDAsync(b, a, bytes, s)); break;
+    case 1: CK(cuMemcpyAsync(b, a, bytes, s)); break;
+    case 2: CK(cuMemcpyPeerAsync(b, to->context, a, from->context, bytes, s)); break;
+    case 3: CK(cuMemcpyDtoD(b, a, bytes)); break;
+    case 4: CK(cuMemcpy(b, a, bytes)); break;
+    case 5: CK(cuMemcpyPeer(b, to->context, a, from->context, bytes)); break;
+    }
+    CK(cuMemsetD8Async(a, LATE, BIG, from->stream));
+    if (s == to->stream && i % CALLS < 3) CK(cuStreamSynchronize(s));
+    CK(cuMemcpyDtoHAsync(got, b, BIG, reader));
+    CK(cuStreamSynchronize(reader));
+    for (size_t k = 0; k < BIG; k++) {
+      const int want = k < bytes ? value : BEFORE;
+      CHECK(got[k] == want, "copy %d: byte %zu is %d, not %d", i, k, got[k], want);
+    }
+  }
+  CK(cuStreamDestroy(reader));
+}
+
+// More than what is copied in one piece.
+static void big_between(struct gpu *from, struct gpu *to) {
+  const size_t bytes = (40 << 20) + 123;
+  CUdeviceptr a, b;
+  unsigned char *data = malloc(bytes), *got = malloc(bytes);
+  fill(data, bytes, 1);
+  use(from);
+  CK(cuMemAlloc(&a, bytes));
+  CK(cuMemcpyHtoD(a, data, bytes));
+  use(to);
+  CK(cuMemAlloc(&b, bytes + 1));
+  CK(cuMemcpyDtoD(b + 1, a, bytes));
+  CK(cuMemcpyDtoH(got, b + 1, bytes));
+  CHECK(!memcmp(data, got, bytes), "a copy in pieces");
+  CK(cuMemFree(a));
+  CK(cuMemFree(b));
+  free(data), free(got);
 }
 
 int main(int argc, char **argv) {
@@ -144,9 +212,10 @@ int main(int argc, char **argv) {
   CHECK(can == 0 && value == 0, "peers: %d, %d", can, value);
   WANT(cuCtxEnablePeerAccess(two.context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   WANT(cuCtxDisablePeerAccess(two.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-  WANT(cuMemcpyDtoD(one.a, two.a, 16), CUDA_ERROR_NOT_SUPPORTED);
-  WANT(cuMemcpy(one.a, two.a, 16), CUDA_ERROR_NOT_SUPPORTED);
-  WANT(cuMemcpyPeer(one.a, one.context, two.a, two.context, 16), CUDA_ERROR_NOT_SUPPORTED);
+  CUDA_MEMCPY3D_PEER rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = two.a, .srcContext = two.context,
+                             .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = one.a, .dstContext = one.context,
+                             .WidthInBytes = 16, .Height = 1, .Depth = 1};
+  WANT(cuMemcpy3DPeer(&rows), CUDA_ERROR_NOT_SUPPORTED);
   WANT(cuMemcpyHtoDAsync(one.a, data, 16, two.stream), CUDA_ERROR_NOT_SUPPORTED);
   use(&two);
   WANT(LAUNCH(one.add, 1, 1, 0, NULL, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);
@@ -157,6 +226,12 @@ int main(int argc, char **argv) {
   ends_well(&two, 1);
   use(&one);
   ends_well(&one, 1);
+
+  // copies from one to the other
+  use(&one);
+  between(&one, &two, got);
+  between(&two, &one, got);
+  big_between(&two, &one);
 
   // contexts and objects end where they are
   CK(cuMemFree(two.big));

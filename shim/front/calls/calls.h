@@ -135,6 +135,8 @@ void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what be
 /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
 int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags);
 int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
+/* 1 where the copy is from memory of one server to that of another, with its result */
+int scuda_between(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r);
 /* finds out what each address is */
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 

@@ -175,11 +175,13 @@ int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, 
     return upload(&to, &from, dst, (const void *)(uintptr_t)src, bytes, stream, ptds, (uint32_t)sync);
   if (to_host && !from_host) return download(&to, &from, (void *)(uintptr_t)dst, src, bytes, stream, ptds, sync);
   if (!to_host) {
+    int32_t r;
+    if (SCUDA_UNLIKELY(scuda_several()) && scuda_between(dst, src, bytes, stream, ptds, &r)) return r;
     scuda_range_used(&to), scuda_range_used(&from);
     uint32_t how = ptds |
                    (scuda_range_holds(&to, dst, bytes) && scuda_range_holds(&from, src, bytes) ? 0 : SCUDA_ANSWER);
     if (!sync) return scuda_wire_cuMemcpyDtoDAsync_v2(dst, src, bytes, stream, how);
-    int32_t r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
+    r = scuda_wire_cuMemcpyDtoD_v2(dst, src, bytes, how);
     /* the program may look at once */
     return r || !scuda_range_is_managed(&to) ? r : scuda_wire_cuStreamSynchronize(stream, ptds);
   }

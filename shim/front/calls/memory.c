@@ -176,6 +176,7 @@ SET_2D(D2D32, uint32_t, 4)
 int scuda_pre_cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds,
                                    int32_t *r) {
   if ((*r = bring(dst, stream, ptds)) || (*r = bring(src, stream, ptds))) return 1;
+  if (SCUDA_UNLIKELY(scuda_several()) && scuda_between(dst, src, bytes, stream, ptds, r)) return 1;
   return ANSWER_UNLESS(scuda_on_device(dst, bytes) && scuda_on_device(src, bytes));
 }
 
@@ -186,16 +187,22 @@ int scuda_pre_cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, uint64_t bytes, uint32
   return 1;
 }
 
+static int32_t contexts(uint64_t to, uint64_t from) {
+  struct scuda_slot *s;
+  int32_t r = to ? scuda_context_of(to, &s) : CUDA_SUCCESS;
+  return r || !from ? r : scuda_context_of(from, &s);
+}
+
 int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds,
                            int32_t *r) {
-  struct scuda_slot *s;
-  if ((to && (*r = scuda_context_of(to, &s))) || (from && (*r = scuda_context_of(from, &s)))) return 1;
+  if ((*r = contexts(to, from))) return 1;
   return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
 }
 
 int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream,
                                 uint32_t ptds, int32_t *r) {
-  (void)stream;
+  if (SCUDA_UNLIKELY(scuda_several()) && !contexts(to, from) && scuda_between(dst, src, bytes, stream, ptds, r))
+    return 1;
   return scuda_pre_cuMemcpyPeer(dst, to, src, from, bytes, ptds, r);
 }
 
