@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -112,8 +113,9 @@ func (s *supervisor) wait(c arrival, log *slog.Logger, w *waiter, patience time.
 	late, tick := time.NewTimer(patience), time.NewTicker(transport.WaitQuiet)
 	defer late.Stop()
 	defer tick.Stop()
-	_, why := s.waiting.look(w)
-	log.Info("a client waits for a place", "reason", why, "at_most", patience.String())
+	if _, why, waits := s.waiting.look(w); waits {
+		log.Info("a client waits for a place", "reason", why, "at_most", patience.String())
+	}
 	outcome := metrics.WaitRefused
 	defer func() {
 		if err == nil {
@@ -132,11 +134,17 @@ func (s *supervisor) wait(c arrival, log *slog.Logger, w *waiter, patience time.
 			return err
 		case err = <-closed:
 		case <-late.C:
-			p, reason := s.waiting.look(w)
+			p, reason, waits := s.waiting.look(w)
+			if !waits {
+				continue
+			}
 			err = refusef(transport.StatusBusy, "%w; %v, after %v", reason,
 				transport.Queued{Place: p.Place}, patience)
 		case <-tick.C:
-			p, reason := s.waiting.look(w)
+			p, reason, waits := s.waiting.look(w)
+			if !waits {
+				continue
+			}
 			if ticks++; p.Place == said.Place && time.Duration(ticks)*transport.WaitQuiet < transport.WaitBeat {
 				continue
 			}
@@ -249,11 +257,14 @@ func (q *waiting) changed(now time.Time) {
 	}
 }
 
-// look is how a client stands, and why it has no place.
-func (q *waiting) look(w *waiter) (queue.Position, error) {
+// errOthersFirst is why a client waits that could have a place which is kept for others.
+var errOthersFirst = errors.New("others come first")
+
+// look is how a client stands, and why it has no place. Where it waits no longer its answer has come.
+func (q *waiting) look(w *waiter) (p queue.Position, reason error, waits bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return w.position, w.reason
+	return w.position, cmp.Or(w.reason, errOthersFirst), q.by[w.key] == w
 }
 
 // length is how many wait.
