@@ -414,15 +414,19 @@ func TestHostileCalls(t *testing.T) {
 	defer cancel()
 	for range 4 {
 		group.Go(func() {
+			defer cancel() // also where the test has failed: nobody would take what is left
 			for c := range work {
-				if ctx.Err() == nil {
-					s.attack(t, spec, c, rounds, seed)
-				}
+				s.attack(t, spec, c, rounds, seed)
 			}
 		})
 	}
+feed:
 	for _, c := range calls {
-		work <- c
+		select {
+		case work <- c:
+		case <-ctx.Done():
+			break feed
+		}
 	}
 	close(work)
 	group.Wait()

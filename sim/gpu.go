@@ -259,10 +259,6 @@ func (g *GPU) CuInit(flags uint32) cuda.CUresult {
 	if len(g.devices) == 0 {
 		return cuda.CUDA_ERROR_NO_DEVICE
 	}
-	if err := takeOwnPlace(); err != nil {
-		g.cfg.Log.Error("cuInit fails", "error", err)
-		return cuda.CUDA_ERROR_OUT_OF_MEMORY
-	}
 	g.initialised = true
 	return ok
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -20,17 +19,6 @@ const (
 	arenaStep   = 1 << 40 // what is looked at next where something else lies there
 	arenaEnd    = 0x550000000000
 )
-
-// takeOwnPlace reserves what NVIDIA's driver has for itself, once a process: version 580 on an H200 fails to start
-// where somebody else has that.
-var takeOwnPlace = sync.OnceValue(func() error {
-	const from, bytes = 0x2_0000_0000, 0x1_0020_0000
-	const flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE | unix.MAP_FIXED_NOREPLACE
-	if _, err := unix.MmapPtr(-1, 0, at(from), bytes, unix.PROT_NONE, flags); err != nil {
-		return fmt.Errorf("sim: the driver's own addresses, %#x to %#x: %w", from, from+bytes, err)
-	}
-	return nil
-})
 
 // newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of
 // addresses.
