@@ -272,7 +272,10 @@ func onTrial(list string, more ...string) []string {
 func TestSeveralRunPrograms(t *testing.T) {
 	first, second := serve(t), serve(t)
 	for _, name := range all {
-		if name == "nvml" || name == "query" { // which show the GPUs of all servers, and the PCI domains of the second
+		switch name {
+		case "nvml", "query": // which show the GPUs of all servers, and the PCI domains of the second
+			continue
+		case "ipc_order": // the work of two processes has no order yet where they have several servers (decision 21)
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -135,6 +135,7 @@ func TestEndOfASession(t *testing.T) {
 	if r, _, err := n.call(nvml.OpNvmlInitWithFlags, 0, make([]byte, 8)); r != 0 || err != nil {
 		t.Fatal(r, err)
 	}
+	s.logged("kind=nvml") // its worker answers as soon as it has the connection, before the session can be named
 	if err := c.End(t.Context(), n.welcome.Session, "bye"); err != nil {
 		t.Fatal(err)
 	}
