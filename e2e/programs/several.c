@@ -80,7 +80,8 @@ static void between(struct gpu *from, struct gpu *to, unsigned char *got) {
     CK(cuLaunchHostFunc(from->stream, slow, NULL));
     CK(cuMemsetD8Async(a, (unsigned char)value, BIG, from->stream));
     CK(cuEventRecord(from->event, from->stream));
-    if (s == to->stream && i % CALLS < 3) CK(cuStreamWaitEvent(s, from->event, 0));
+    const int there = s == to->stream && i % CALLS < 3;  // the copy is in the destination's stream
+    if (there) CK(cuStreamWaitEvent(s, from->event, 0));
     switch (i % CALLS) {
     case 0: CK(cuMemcpyDtoDAsync(b, a, bytes, s)); break;
     case 1: CK(cuMemcpyAsync(b, a, bytes, s)); break;
@@ -90,7 +91,7 @@ static void between(struct gpu *from, struct gpu *to, unsigned char *got) {
     case 5: CK(cuMemcpyPeer(b, to->context, a, from->context, bytes)); break;
     }
     CK(cuMemsetD8Async(a, LATE, BIG, from->stream));
-    if (s == to->stream && i % CALLS < 3) CK(cuStreamSynchronize(s));
+    if (there) CK(cuStreamSynchronize(s));
     CK(cuMemcpyDtoHAsync(got, b, BIG, reader));
     CK(cuStreamSynchronize(reader));
     for (size_t k = 0; k < BIG; k++) {

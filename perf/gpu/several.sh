@@ -4,7 +4,7 @@
 #   several.sh [check.py's arguments]
 #
 #   - whether the driver keeps to each of four parts of the addresses (windows.c), natively
-#   - e2e/programs/several.c: both servers by turns and together, and one that is lost
+#   - e2e/programs/several.c: both servers by turns and together
 #   - PyTorch on both devices
 #   - the cases of check.py that are named (none: of suite pr1) on the second of the two, compared with native runs
 #

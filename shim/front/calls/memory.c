@@ -201,9 +201,9 @@ int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t fro
 
 int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream,
                                 uint32_t ptds, int32_t *r) {
-  if (SCUDA_UNLIKELY(scuda_several()) && !contexts(to, from) && scuda_between(dst, src, bytes, stream, ptds, r))
-    return 1;
-  return scuda_pre_cuMemcpyPeer(dst, to, src, from, bytes, ptds, r);
+  if ((*r = contexts(to, from))) return 1;
+  if (SCUDA_UNLIKELY(scuda_several()) && scuda_between(dst, src, bytes, stream, ptds, r)) return 1;
+  return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
 }
 
 /* ---- pinned host memory ---- */
