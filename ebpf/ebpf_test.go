@@ -142,7 +142,7 @@ func TestKindOf(t *testing.T) {
 		first []byte
 		want  Entry
 	}{
-		{[]byte{0x0f, 0x1f, 0x44, 0, 0}, Nop5},
+		{[]byte{0x0f, 0x1f, 0x44, 0, 0}, Emulated},
 		{[]byte{0x55, 0x48, 0x89, 0xe5, 0x90}, Emulated},
 		{[]byte{0x41, 0x57, 0x41, 0x56, 0x41}, Emulated},
 		{[]byte{0x90, 0x48, 0x83, 0xec, 8}, Emulated},
@@ -353,22 +353,22 @@ func TestAllFunctions(t *testing.T) {
 		p.Floors())
 }
 
-// TestFloor: a function that begins with the nop is cheaper to probe by far than one whose first instruction is
-// stepped. What a probed call costs in nanoseconds is the machine's affair, so BenchmarkFloor says it.
+// TestFloor: a function whose first instruction is emulated is cheaper to probe by far than one where it is stepped.
+// What a probed call costs in nanoseconds is the machine's affair, so BenchmarkFloor says it.
 func TestFloor(t *testing.T) {
 	floors := probeFloors(t)
-	if 4*floors[Nop5].Cost > floors[Stepped].Cost {
-		t.Errorf("the nop is hardly cheaper than an instruction that is stepped: %v", floors)
+	if 4*floors[Emulated].Cost > floors[Stepped].Cost {
+		t.Errorf("emulation is hardly cheaper than an instruction that is stepped: %v", floors)
 	}
 	t.Logf("floors %v", floors)
 }
 
-// BenchmarkFloor prints what a probed call of a function with the nop costs, and what of that is the kernel's: the cost
+// BenchmarkFloor prints what a probed call of a function with a nop costs, and what of that is the kernel's: the cost
 // with an empty program.
 func BenchmarkFloor(b *testing.B) {
 	var probed, empty time.Duration
 	for b.Loop() {
-		probed += probeFloors(b)[Nop5].Cost
+		probed += probeFloors(b)[Emulated].Cost
 		empty += emptySession(b)
 	}
 	b.ReportMetric(float64(probed)/float64(b.N), "probed-ns")
@@ -406,14 +406,14 @@ func emptySession(t testing.TB) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := floorAddress(Nop5)
+	at := floorAddress(Emulated)
 	i := slices.IndexFunc(maps, func(m mapping) bool { return m.from <= at && at < m.to })
-	bare := shortest(Nop5)
+	bare := shortest(Emulated)
 	l, err := linkMulti("/proc/self/exe", g, attachSession, 0, os.Getpid(), []uint64{at - maps[i].from + maps[i].offset},
 		[]uint64{0})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	return time.Duration(shortest(Nop5) - bare)
+	return time.Duration(shortest(Emulated) - bare)
 }

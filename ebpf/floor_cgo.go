@@ -4,27 +4,22 @@ package ebpf
 #include <stdint.h>
 #include <time.h>
 
-// Three empty functions, one for each kind of entry. Other processors than x86-64 have one kind.
+// Two empty functions, one for each kind of entry. Other processors than x86-64 have one kind.
 #ifdef __x86_64__
 #define SCUDA_STEPPED "leaq 0(%rsp), %rsp"
-#define SCUDA_NOP5 ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00"
 #else
 #define SCUDA_STEPPED "nop"
-#define SCUDA_NOP5 "nop"
 #endif
 __asm__(".pushsection .text\n"
         ".p2align 4\n.globl scuda_floor_stepped\n.hidden scuda_floor_stepped\n.type scuda_floor_stepped, @function\n"
         "scuda_floor_stepped: " SCUDA_STEPPED "\n ret\n.size scuda_floor_stepped, . - scuda_floor_stepped\n"
         ".p2align 4\n.globl scuda_floor_emulated\n.hidden scuda_floor_emulated\n.type scuda_floor_emulated, @function\n"
         "scuda_floor_emulated: nop\n ret\n.size scuda_floor_emulated, . - scuda_floor_emulated\n"
-        ".p2align 4\n.globl scuda_floor_nop5\n.hidden scuda_floor_nop5\n.type scuda_floor_nop5, @function\n"
-        "scuda_floor_nop5: " SCUDA_NOP5 "\n ret\n.size scuda_floor_nop5, . - scuda_floor_nop5\n"
         ".popsection\n");
 void scuda_floor_stepped(void);
 void scuda_floor_emulated(void);
-void scuda_floor_nop5(void);
 
-static void (*const scuda_floors[])(void) = {scuda_floor_stepped, scuda_floor_emulated, scuda_floor_nop5};
+static void (*const scuda_floors[])(void) = {scuda_floor_stepped, scuda_floor_emulated};
 
 static uintptr_t scuda_floor_address(int kind) { return (uintptr_t)scuda_floors[kind]; }
 

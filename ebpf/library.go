@@ -20,13 +20,12 @@ type Entry int
 // The kinds of entry.
 const (
 	Stepped  Entry = iota // an instruction that the kernel single-steps: about 2.6 µs for each call
-	Emulated              // one that it emulates (push, one-byte nop): about 0.4 µs
-	Nop5                  // a five-byte nop, which it replaces: about 0.3 µs
+	Emulated              // one that it emulates (push, nop): about 0.4 µs
 )
 
-func (e Entry) String() string { return [...]string{"single-stepped", "emulated", "nop"}[e] }
+func (e Entry) String() string { return [...]string{"single-stepped", "emulated"}[e] }
 
-// nop5 is the five-byte nop that the kernel replaces.
+// nop5 is the five-byte nop, which Linux 6.18 replaces.
 var nop5 = []byte{0x0f, 0x1f, 0x44, 0x00, 0x00}
 
 // library is a driver library's file.
@@ -84,10 +83,8 @@ func readLibrary(path string) (*library, error) {
 			kinds[kindOf(first[:])]++
 		}
 	}
-	for _, k := range []Entry{Emulated, Nop5} {
-		if kinds[k] > kinds[lib.entry] {
-			lib.entry = k
-		}
+	if kinds[Emulated] > kinds[Stepped] {
+		lib.entry = Emulated
 	}
 	return lib, nil
 }
@@ -96,9 +93,7 @@ func readLibrary(path string) (*library, error) {
 // (arch/x86/kernel/uprobes.c).
 func kindOf(first []byte) Entry {
 	switch c := first[0]; {
-	case bytes.HasPrefix(first, nop5):
-		return Nop5
-	case c >= 0x50 && c <= 0x57, c == 0x90, c == 0xe8, c == 0xe9, c == 0xeb:
+	case bytes.HasPrefix(first, nop5), c >= 0x50 && c <= 0x57, c == 0x90, c == 0xe8, c == 0xe9, c == 0xeb:
 		return Emulated
 	case c == 0x41 && first[1] >= 0x50 && first[1] <= 0x57:
 		return Emulated

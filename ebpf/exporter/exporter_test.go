@@ -20,7 +20,7 @@ type fake struct {
 func (f *fake) Read() (*ebpf.Snapshot, error) { return &f.snapshot, f.err }
 func (f *fake) Libraries() map[string]int     { return map[string]int{"libcuda.so.1": 700} }
 func (f *fake) Floors() []ebpf.Floor {
-	return []ebpf.Floor{{Entry: ebpf.Nop5, Kind: "nop", Cost: 300 * time.Nanosecond, Seen: 150 * time.Nanosecond}}
+	return []ebpf.Floor{{Entry: ebpf.Emulated, Kind: "emulated", Cost: 300 * time.Nanosecond, Seen: 150 * time.Nanosecond}}
 }
 
 func example() *fake {

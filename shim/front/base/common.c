@@ -30,7 +30,7 @@ void scuda_lock_slow(scuda_lock_t *l) {
         atomic_compare_exchange_weak_explicit(&l->word, &free_word, 1, memory_order_acquire, memory_order_relaxed))
       return;
 #if defined(__x86_64__)
-    __asm__ volatile("pause"); /* the builtin would write "rep; nop", see entry.h */
+    __builtin_ia32_pause();
 #endif
   }
   while (atomic_exchange_explicit(&l->word, 2, memory_order_acquire) != 0) scuda_futex_wait(&l->word, 2, 0);
