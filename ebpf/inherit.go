@@ -30,7 +30,8 @@ type legacyProbe struct{ Library, Function string }
 type legacyOptions struct{ PerProcess, SystemCalls bool }
 
 // Bequeath makes the probes outlive an exec of this process and gives the descriptor of what Inherit needs to read
-// them. So a program can attach with all its rights and go on with none.
+// them. So a program can attach with all its rights and go on with none. The probes must be reachable until then: what
+// nothing refers to is closed.
 func (p *Probes) Bequeath() (int, error) {
 	l := legacy{
 		Maps: map[string]int{}, Floors: p.floors, Worst: p.Floor(), Method: p.method, Began: p.began, Took: p.took,

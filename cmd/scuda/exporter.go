@@ -106,7 +106,9 @@ func (o *exporterOptions) run(cmd *cobra.Command) error {
 	if cmd.Context().Err() != nil {
 		return nil
 	}
-	return execWithoutRights(append(os.Args, fmt.Sprintf("--inherited=%d", fd)))
+	err = execWithoutRights(append(os.Args, fmt.Sprintf("--inherited=%d", fd)))
+	runtime.KeepAlive(probes) // the collector of garbage would close what is handed on
+	return err
 }
 
 // serve answers Prometheus until it is interrupted.
