@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"scuda.dev/scuda/transport/chaos"
 )
 
 // two starts two servers, whose GPUs are told apart by their names and so by their UUIDs, and gives them with the list
@@ -272,10 +274,7 @@ func onTrial(list string, more ...string) []string {
 func TestSeveralRunPrograms(t *testing.T) {
 	first, second := serve(t), serve(t)
 	for _, name := range all {
-		switch name {
-		case "nvml", "query": // which show the GPUs of all servers, and the PCI domains of the second
-			continue
-		case "ipc_order": // the work of two processes has no order yet where they have several servers (decision 21)
+		if name == "nvml" || name == "query" { // which show the GPUs of all servers, and the PCI domains of the second
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
@@ -333,5 +332,78 @@ func TestSeveralShareAProgram(t *testing.T) {
 		if strings.Count(errs, want) != 1 {
 			t.Errorf("not once %q in\n%s", want, errs)
 		}
+	}
+}
+
+// Work of two processes is in order on each server. What a process asks of the other server delays nobody.
+func TestSeveralKeepOrder(t *testing.T) {
+	first, second, list := two(t)
+	p := start(t, onTrial(list, "CUDA_VISIBLE_DEVICES=2,0"), program("ipc_order"), kernels, "both")
+	if code := p.wait(patience); code != 0 {
+		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	for _, s := range []*server{first, second} {
+		if log := s.err.String(); strings.Contains(log, "does not get on") {
+			t.Errorf("%s", log)
+		}
+	}
+}
+
+// Connections with both servers are cut again and again, and the sessions come back, each by itself.
+func TestSeveralResume(t *testing.T) {
+	first, second, _ := two(t)
+	plain := serve(t)
+	for i, name := range []string{"several", "copies", "streams", "callbacks", "progress", "managed", "ipc", "counted"} {
+		t.Run(name, func(t *testing.T) {
+			if name != hurried {
+				beside(t)
+			}
+			want, visible := "two servers\n", "CUDA_VISIBLE_DEVICES=0,1,2"
+			if name != "several" {
+				want, visible = plain.prints(t, name), "CUDA_VISIBLE_DEVICES=2"
+			}
+			var proxies []*chaos.Proxy
+			for k, s := range []*server{first, second} {
+				proxies = append(proxies, s.through(t, chaos.Config{Harm: mostlyCut(uint64(100*k + i))}))
+			}
+			p := start(t, onTrial(proxies[0].Address()+","+proxies[1].Address(), visible), program(name),
+				append([]string{kernels}, timesOf(name)...)...)
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 || p.out.String() != want {
+				t.Errorf("exit status %d behind %d and %d cuts\n%s%s", code, proxies[0].Cuts(), proxies[1].Cuts(), p.out, p.err)
+			}
+			if name == "several" && (proxies[0].Cuts() == 0 || proxies[1].Cuts() == 0) {
+				t.Errorf("only %d and %d cuts", proxies[0].Cuts(), proxies[1].Cuts())
+			}
+		})
+	}
+}
+
+// What a client counts of its sessions is told apart by their servers.
+func TestSeveralHaveMetrics(t *testing.T) {
+	first, second, list := two(t)
+	p := start(t, onTrial(list, "SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info", "CUDA_VISIBLE_DEVICES=2"),
+		program("metered"), kernels)
+	url := p.await(p.err, `url=(http://\S+/metrics)`)[1]
+	p.await(p.out, "ready")
+	got := scrape(t, url)
+	for _, want := range []struct {
+		server      *server
+		least, most float64 // bytes that were sent
+	}{{first, 0, 64 << 10}, {second, 10 * 65536, 4 << 20}} {
+		if n := got.value("scuda_client_connected", "server", want.server.addr); n != 1 {
+			t.Errorf("%s: %v sessions", want.server.addr, n)
+		}
+		n := got.value("scuda_client_transport_bytes_total", "direction", "sent", "server", want.server.addr)
+		if n < want.least || n > want.most {
+			t.Errorf("%v bytes were sent to %s, want %v to %v", n, want.server.addr, want.least, want.most)
+		}
+	}
+	if n := got.value("scuda_client_calls_total", "class", "fill"); n < 101 || n > 102 {
+		t.Errorf("%v fills", n)
+	}
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Errorf("exit status %d\n%s", code, p.err)
 	}
 }

@@ -1,6 +1,7 @@
 // Order between processes that share memory: what a process had asked for before it told the other, by whatever means,
 // comes before what the other asks for then. With "hidden": also where the kernel finds the address in memory; scuda
-// sees that only of processes that tell each other by the C library, preloaded.
+// sees that only of processes that tell each other by the C library, preloaded. With "both": the process uses the second
+// device too, which may be another server's; what it does there is nothing that the other process waits for.
 #include "check.h"
 #include "pair.h"
 
@@ -22,6 +23,8 @@ static const char hidden_code[] =
     "ret;\n}\n";
 static CUfunction set; // with "hidden"
 static CUdeviceptr place;
+static CUcontext own, elsewhere; // with "both"
+static CUdeviceptr beside;
 static const char *const ways[] = {"pipe", "semaphore", "word in memory"};
 
 struct common { // memory of both processes
@@ -71,6 +74,12 @@ static void give(CUdeviceptr d, unsigned value, CUstream s, int way) {
   get_ahead();
   if (set) CK(cuLaunchKernel(set, 1, 1, 1, WORDS, 1, 1, 0, s, params, NULL));
   else CK(cuMemsetD32Async(d, value, WORDS, s));
+  if (elsewhere) {
+    CK(cuCtxSetCurrent(elsewhere));
+    unsigned got[WORDS];
+    CK(cuMemcpyDtoH(got, beside, sizeof got));
+    CK(cuCtxSetCurrent(own));
+  }
   say(way);
 }
 
@@ -111,6 +120,16 @@ static void hide(CUdeviceptr d) {
   CK(cuCtxSynchronize());
 }
 
+static void use_both(void) {
+  CUdevice second;
+  CK(cuCtxGetCurrent(&own));
+  CK(cuDeviceGet(&second, 1));
+  CK(cuDevicePrimaryCtxRetain(&elsewhere, second));
+  CK(cuCtxSetCurrent(elsewhere));
+  CK(cuMemAlloc(&beside, 4 * WORDS));
+  CK(cuCtxSetCurrent(own));
+}
+
 static void both(CUdeviceptr d, int hidden) {
   CUstream s;
   if (hidden) hide(d);
@@ -146,6 +165,7 @@ int main(int argc, char **argv) {
   me = !split(&child);
   int hidden = argc > 2 && !strcmp(argv[2], "hidden");
   start(argc, argv);
+  if (argc > 2 && !strcmp(argv[2], "both")) use_both();
   CUdeviceptr d;
   CUipcMemHandle h;
   if (!me) {

@@ -239,6 +239,7 @@ extern _Atomic uint64_t scuda_managed_stats[SCUDA_MANAGED_STATS];
 
 /* ---- servers (server.c) ---- */
 enum { SCUDA_SERVER_SHIFT = 28 };  /* of the server's number in the thread's word of a command's header */
+enum { SCUDA_SERVERS = 1 << (32 - SCUDA_SERVER_SHIFT) };  /* a program can have */
 extern uint32_t scuda_servers;     /* how many the program has */
 uint32_t scuda_server_now(const struct scuda_thread *t);  /* that its next command is for */
 /* 0, or the CUresult of every call for the server, as the session has failed */

@@ -105,7 +105,7 @@ static inline uint8_t *put_header(const struct scuda_thread *t, uint32_t server,
  * is let go of when the session is lost. */
 static int put_order(const struct scuda_thread *t, uint32_t server) {
   static struct wire_order_after list[SCUDA_ORDER_MOST];
-  uint32_t n = scuda_order_news(list), bytes = n * (uint32_t)sizeof *list,
+  uint32_t n = scuda_order_news(server, list), bytes = n * (uint32_t)sizeof *list,
       size = HEADER + (uint32_t)sizeof(struct wire_order) + bytes;
   if (!n) return 1;
   if (tail + size - load_head() > RING_BYTES && !wait_for_room(size)) {
@@ -187,7 +187,10 @@ static int told(void) {
 
 static void publish(struct scuda_cmd *c) {
   __atomic_store_n(&scuda_shared.tail, c->end, __ATOMIC_RELEASE);
-  if (told() && c->shared && !c->answer) scuda_order_tell(c->end);
+  if (told()) {
+    scuda_order_sent(c->server, c->end);
+    if (c->shared && !c->answer) scuda_order_tell(c->server, c->end);
+  }
   scuda_unlock(&lock);
 }
 
@@ -227,7 +230,7 @@ int32_t scuda_call(struct scuda_cmd *c, void *reply, uint32_t cap, uint32_t *len
   if (SCUDA_UNLIKELY(call.result) && atomic_load_explicit(&scuda_captures, memory_order_relaxed))
     scuda_capture_refused(call.result, c->answer & SCUDA_WORKS);
   c->thread->answered = c->end;
-  if (told()) scuda_order_tell(c->end);
+  if (told()) scuda_order_tell(c->server, c->end);
   if (len) *len = call.reply_len < cap ? call.reply_len : cap;
   /* of which the server was not told */
   if (SCUDA_UNLIKELY(call.result == CUDA_ERROR_INVALID_CONTEXT && !c->context)) return scuda_no_context();
