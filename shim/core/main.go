@@ -104,14 +104,14 @@ func open(shared *session.Shared) int32 {
 	if address, err := config.Metrics(); err != nil {
 		log.Warn("this process has no metrics; correct SCUDA_METRICS", "error", err)
 	} else if address != "" {
-		offer(log, all.Of(0), address)
+		offer(log, all, address)
 	}
 	return session.Success
 }
 
 // offer answers Prometheus at an address for as long as the process lives. Where that cannot be the program runs all
 // the same.
-func offer(log *slog.Logger, s *session.Session, address string) {
+func offer(log *slog.Logger, all *session.Sessions, address string) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		log.Warn("this process has no metrics: SCUDA_METRICS is to be HOST:PORT of this machine, with port 0 where several "+
@@ -121,7 +121,7 @@ func offer(log *slog.Logger, s *session.Session, address string) {
 	if raw, err := l.(*net.TCPListener).SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { rememberSocket(int(fd)) })
 	}
-	metrics.Serve(l, func(t *metrics.Text) { metrics.Session(t, s, version) })
+	metrics.Serve(l, func(t *metrics.Text) { metrics.Sessions(t, all, version) })
 	log.Info("metrics", "url", "http://"+l.Addr().String()+"/metrics", "pid", os.Getpid())
 }
 

@@ -8,37 +8,22 @@ import (
 	"scuda.dev/scuda/shim/session"
 )
 
-// Session writes what a session and the front above it have counted.
-func Session(t *Text, s *session.Session, version string) {
-	f := s.Figures()
+// Sessions writes what a program's sessions, one with each server, and the front above them have counted.
+func Sessions(t *Text, all *session.Sessions, version string) {
 	t.Family("scuda_client_build_info", "The release of scuda and its API description.", Gauge)
 	t.Sample("scuda_client_build_info", 1, "version", version, "goversion", runtime.Version(), "api", cuda.Digest)
 	t.Family("scuda_client_connected", "Whether the session with the server stands (1) or was lost (0).", Gauge)
-	connected := 1.0
-	if f.Lost {
-		connected = 0
-	}
-	t.Sample("scuda_client_connected", connected, "server", s.Server())
-
-	t.Family("scuda_client_transport_bytes_total", "Bytes of scuda's protocol by direction and transport.", Counter)
-	for _, x := range []struct {
-		direction, transport string
-		n                    uint64
-	}{
-		{"received", "tcp", f.Received}, {"received", "rdma", s.RDMA.ReceivedBytes.Load()},
-		{"sent", "tcp", f.Sent}, {"sent", "rdma", s.RDMA.SentBytes.Load()},
-	} {
-		t.Sample("scuda_client_transport_bytes_total", float64(x.n), "direction", x.direction, "transport", x.transport)
-	}
-	t.Family("scuda_client_transport_changes_total", "Times that the bulk data moved to another transport.", Counter)
-	t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Established.Load()), "from", "tcp", "to", "rdma")
-	t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Lost.Load()), "from", "rdma", "to", "tcp")
-	away := 0.0
-	if f.Away {
-		away = 1
-	}
+	each(t, all, "scuda_client_connected", func(s *session.Session) float64 { return number(!s.Figures().Lost) })
+	transports(t, all)
 	t.Family("scuda_client_away", "Whether a connection is lost and the session tries to come back (1).", Gauge)
-	t.Sample("scuda_client_away", away)
+	each(t, all, "scuda_client_away", func(s *session.Session) float64 { return number(s.Figures().Away) })
+	t.Family("scuda_client_pending_downloads", "Asynchronous downloads under way.", Gauge)
+	each(t, all, "scuda_client_pending_downloads", func(s *session.Session) float64 {
+		return float64(s.Figures().PendingDownload)
+	})
+
+	s := all.Of(0) // what follows is the program's, whichever server it is of
+	f := s.Figures()
 	t.Family("scuda_client_outage_seconds",
 		"Time without a connection that was lost, until it was there again or given up.", Summary)
 	t.Sample("scuda_client_outage_seconds_sum", f.Out.Seconds())
@@ -46,12 +31,51 @@ func Session(t *Text, s *session.Session, version string) {
 	t.Family("scuda_client_outage_replayed_bytes_total",
 		"Bytes that were sent again, because the server had not received them when a connection was lost.", Counter)
 	t.Sample("scuda_client_outage_replayed_bytes_total", float64(f.Replayed))
-	t.Family("scuda_client_pending_downloads", "Asynchronous downloads under way.", Gauge)
-	t.Sample("scuda_client_pending_downloads", float64(f.PendingDownload))
 	t.Family("scuda_client_queue_bytes", "Bytes of commands that have not been sent yet.", Gauge)
 	t.Sample("scuda_client_queue_bytes", float64(f.Ring))
 	if c := s.Counts(); c != nil {
 		front(t, c)
+	}
+}
+
+// each writes a sample of each server.
+func each(t *Text, all *session.Sessions, name string, of func(*session.Session) float64) {
+	for i := range all.Servers() {
+		s := all.Of(i)
+		t.Sample(name, of(s), "server", s.Server())
+	}
+}
+
+func number(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func transports(t *Text, all *session.Sessions) {
+	t.Family("scuda_client_transport_bytes_total", "Bytes of scuda's protocol by direction and transport.", Counter)
+	for i := range all.Servers() {
+		s := all.Of(i)
+		f := s.Figures()
+		for _, x := range []struct {
+			direction, transport string
+			n                    uint64
+		}{
+			{"received", "tcp", f.Received}, {"received", "rdma", s.RDMA.ReceivedBytes.Load()},
+			{"sent", "tcp", f.Sent}, {"sent", "rdma", s.RDMA.SentBytes.Load()},
+		} {
+			t.Sample("scuda_client_transport_bytes_total", float64(x.n), "direction", x.direction, "transport", x.transport,
+				"server", s.Server())
+		}
+	}
+	t.Family("scuda_client_transport_changes_total", "Times that the bulk data moved to another transport.", Counter)
+	for i := range all.Servers() {
+		s := all.Of(i)
+		t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Established.Load()), "from", "tcp", "to", "rdma",
+			"server", s.Server())
+		t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Lost.Load()), "from", "rdma", "to", "tcp",
+			"server", s.Server())
 	}
 }
 
