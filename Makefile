@@ -34,7 +34,7 @@ pool: build ## build build/scuda-pool, which gives out GPUs of several servers (
 TEST_FLAGS := -race -shuffle=on -count=1 -vet=off
 
 # The modules beside scuda's wait for etcd most of the time: their tests run at the same time.
-test: needs-test build runtimes ## run all tests with the race detector (about 20 minutes on two processors)
+test: needs-test build pool runtimes ## run all tests with the race detector (about 20 minutes on two processors)
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target test-scuda test-modules
 
 # go starts the packages' tests in the order named: e2e's first, as they take longest.

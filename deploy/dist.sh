@@ -5,6 +5,7 @@
 #   scuda-VERSION-linux-ARCH               one file, the program with the libraries inside
 #   scuda-client_VERSION_ARCH.deb, .rpm    the same below /usr, without a server in the program and what one needs
 #   scuda-server_VERSION_ARCH.deb, .rpm    the whole program, units, a token, alert rules, the dashboard
+#   scuda-pool_VERSION_ARCH.deb, .rpm      scuda-pool and its units, where it was built (make pool)
 # The same build gives the same bytes (but .rpm, which names the machine that packed it).
 #
 #   dist.sh [FOLDER [BUILD]]               BUILD: the folder with what was built, build; for another processor too
@@ -100,7 +101,16 @@ slurm "$work/client/share/scuda/slurm"
 install -D -m 644 -t "$work/server/lib/systemd/system" deploy/systemd/*.service
 install -D -m 644 -t "$work/server/share/scuda/prometheus" deploy/prometheus/*
 install -D -m 644 -t "$work/server/share/scuda/grafana" deploy/grafana/*.json
-chmod -R u=rwX,go=rX "$work/client" "$work/server"
+kinds=(client server)
+if [ -x "$build/scuda-pool" ]; then # stripped by its build
+  kinds+=(pool)
+  paper pool
+  install -D -t "$work/pool/bin" "$build/scuda-pool"
+  install -D -m 644 -t "$work/pool/lib/systemd/system" deploy/pool/systemd/*.service
+  install -D -m 644 -t "$work/pool/share/doc/scuda-pool/docs" docs/pool.md
+  links "$work/pool/share/doc"
+fi
+for kind in "${kinds[@]}"; do chmod -R u=rwX,go=rX "$work/$kind"; done
 GLIBC=$(find "$top/bin" "$top/lib" -type f -exec readelf -VW {} + 2>/dev/null | grep -oE 'GLIBC_[0-9.]+' | cut -d_ -f2 |
   sort -uV | tail -1)
 
@@ -113,7 +123,7 @@ if [ ! -x "$tool" ]; then
   mv "$work/bin/nfpm" "$tool"
 fi
 export GLIBC PACKAGE_VERSION=$packaged ROOT=$work ARCH=$arch
-for kind in client server; do
+for kind in "${kinds[@]}"; do
   for file in "deb scuda-${kind}_${packaged}_$arch.deb" "rpm scuda-$kind-$packaged.$machine.rpm"; do
     "$tool" package -f deploy/package/$kind.yaml -p "${file% *}" -t "$out/${file#* }" >"$work/said" ||
       { cat "$work/said" >&2; exit 1; }

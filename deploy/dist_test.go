@@ -16,6 +16,9 @@ import (
 // TestDist installs what make dist makes, the tarball below a prefix and the packages by dpkg, and runs programs with
 // each. Clean systems, and RPM's, are left to make test-install.
 func TestDist(t *testing.T) {
+	if !exists("../build/scuda-pool") {
+		t.Fatal("there is no build/scuda-pool: run make pool first")
+	}
 	out := filepath.Join(t.TempDir(), "dist")
 	cmd := exec.CommandContext(t.Context(), "./dist.sh", out)
 	cmd.Env = append(os.Environ(), "SCUDA_VERSION=1.2.0-dev+gabc", "SOURCE_DATE_EPOCH=1700000000")
@@ -27,7 +30,8 @@ func TestDist(t *testing.T) {
 	files := strings.Fields(string(made))
 	want := regexp.MustCompile(`^scuda-1\.2\.0-dev\+gabc-linux-x86_64\.tar\.gz scuda-1\.2\.0-dev\+gabc-linux-x86_64 ` +
 		`scuda-client_1\.2\.0~dev(\d+)\+gabc_amd64\.deb scuda-client-1\.2\.0~dev\d+\+gabc\.x86_64\.rpm ` +
-		`scuda-server_1\.2\.0~dev\d+\+gabc_amd64\.deb scuda-server-1\.2\.0~dev\d+\+gabc\.x86_64\.rpm$`)
+		`scuda-server_1\.2\.0~dev\d+\+gabc_amd64\.deb scuda-server-1\.2\.0~dev\d+\+gabc\.x86_64\.rpm ` +
+		`scuda-pool_1\.2\.0~dev\d+\+gabc_amd64\.deb scuda-pool-1\.2\.0~dev\d+\+gabc\.x86_64\.rpm$`)
 	var names []string
 	for _, file := range files {
 		names = append(names, filepath.Base(file))
@@ -48,7 +52,9 @@ func TestDist(t *testing.T) {
 	prefix := t.TempDir()
 	command(t, "", "tar", "-C", prefix, "--strip-components=1", "-xzf", files[0])
 	works(t, prefix)
-	t.Run("services", func(t *testing.T) { services(t, prefix) })
+	pool := t.TempDir()
+	command(t, "", "dpkg-deb", "-x", files[6], pool)
+	t.Run("services", func(t *testing.T) { services(t, prefix, filepath.Join(pool, "usr")) })
 	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md",
 		"deploy/docker/compose.yaml", "deploy/systemd/scuda.service", "deploy/slurm/prolog", "deploy/slurm/slurm.yaml",
 		"deploy/grafana/scuda.json", "deploy/grafana/scuda-exporter.json",
@@ -121,6 +127,7 @@ func TestDist(t *testing.T) {
 		said, "real\n") {
 		t.Errorf("what the server's options take is completed with %q", said)
 	}
+	poolUnits(t, pool)
 	for _, unit := range []string{"scuda.service", "scuda-exporter.service"} {
 		b, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system", unit))
 		if err != nil {
@@ -154,6 +161,38 @@ func TestDist(t *testing.T) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
+}
+
+// poolUnits looks whether what the units of the pool's package name is in it, and nothing else is.
+func poolUnits(t *testing.T, root string) {
+	t.Helper()
+	var want []string
+	for _, unit := range []string{"scuda-pool.service", "scuda-pool-announce.service"} {
+		file := "usr/lib/systemd/system/" + unit
+		want = append(want, file)
+		b, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`(?m)^(?:Documentation=file:|ExecStart=)/(\S+)`).FindAllStringSubmatch(string(b), -1)
+		if len(named) != 2 {
+			t.Errorf("%s names %q", unit, named)
+		}
+		for _, m := range named {
+			want = append(want, m[1])
+		}
+	}
+	want = append(want, "usr/share/doc/scuda-pool/changelog.gz", "usr/share/doc/scuda-pool/copyright")
+	slices.Sort(want)
+	want = slices.Compact(want)
+	got := slices.DeleteFunc(tree(t, root), func(name string) bool {
+		st, err := os.Stat(filepath.Join(root, name))
+		return err == nil && st.IsDir()
+	})
+	if !slices.Equal(got, want) {
+		t.Errorf("the pool's package has %q, not %q", got, want)
+	}
+	ownLinks(t, root)
 }
 
 // ownLinks looks for links in documents to what was not packed with them.

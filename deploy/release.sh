@@ -31,12 +31,18 @@ step() { # WHAT COMMAND…
 arm64() { GOARCH=arm64 CC=aarch64-linux-gnu-gcc "$@"; }
 step "the client libraries for aarch64" arm64 ./shim/build.sh build/arm64/lib
 step "the programs for aarch64" arm64 ./cmd/build.sh build/arm64
+pool() { # PROCESSOR FOLDER
+  CGO_ENABLED=0 GOARCH=$1 "${GO:-go}" -C deploy/pool build -trimpath -ldflags "-s -w -X main.version=$SCUDA_VERSION" \
+    -o "$PWD/$2/scuda-pool" ./cmd/scuda-pool
+}
+step "the pool's program" pool amd64 build
+step "the pool's program for aarch64" pool arm64 build/arm64
 step "packages for x86-64" ./deploy/dist.sh "$out"
 step "packages for aarch64" ./deploy/dist.sh "$out" build/arm64
 for build in x86_64:build aarch64:build/arm64; do
   folder=${build#*:}
-  "${GO:-go}" run ./deploy/sbom "$SCUDA_VERSION" "$folder"/scuda{,-client,-bench,-load} "$folder"/lib/scuda-connect \
-    "$folder"/lib/*.so{,.1} >"$out/scuda-$SCUDA_VERSION-linux-${build%%:*}.cdx.json"
+  "${GO:-go}" run ./deploy/sbom "$SCUDA_VERSION" "$folder"/scuda{,-client,-bench,-load,-pool} \
+    "$folder"/lib/scuda-connect "$folder"/lib/*.so{,.1} >"$out/scuda-$SCUDA_VERSION-linux-${build%%:*}.cdx.json"
 done
 install -m 755 deploy/install.sh "$out/install.sh"
 sums "$out"

@@ -24,8 +24,8 @@ ExecStopPost=/bin/sh -c 'journalctl --no-pager -u "scuda*" >/opt/test/journal; s
 `
 
 // services boots a container of this machine's /usr with systemd, starts the units there with the programs below
-// prefix, and uses them: whether a sandbox lets a server work is seen only in it.
-func services(t *testing.T, prefix string) {
+// prefix and those of the pool, and uses them: whether a sandbox lets a server work is seen only in it.
+func services(t *testing.T, prefix, pool string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("the services need root to start")
@@ -51,11 +51,16 @@ func services(t *testing.T, prefix string) {
 	args := []string{
 		"-D", "/", "--volatile=yes", "--private-network", "--register=no", "--keep-unit", "--capability=all",
 		"--system-call-filter=bpf perf_event_open landlock_create_ruleset landlock_add_rule landlock_restrict_self",
-		"--bind=" + folder + ":/opt/test", "--bind-ro=" + prefix + ":/opt/scuda",
+		"--bind=" + folder + ":/opt/test", "--bind-ro=" + prefix + ":/opt/scuda", "--bind-ro=" + pool + ":/opt/pool",
 		"--bind-ro=" + write("boot", bootUnit) + ":/etc/systemd/system/boot.service",
 	}
-	for _, unit := range []string{"scuda.service", "scuda-spawner.service", "scuda-exporter.service"} {
-		text := strings.ReplaceAll(read(filepath.Join(prefix, "deploy/systemd", unit)), "=/usr/bin/", "=/opt/scuda/bin/")
+	for unit, from := range map[string]string{
+		"scuda.service": prefix + "/deploy/systemd", "scuda-spawner.service": prefix + "/deploy/systemd",
+		"scuda-exporter.service": prefix + "/deploy/systemd", "scuda-pool.service": pool + "/lib/systemd/system",
+		"scuda-pool-announce.service": pool + "/lib/systemd/system",
+	} {
+		text := strings.ReplaceAll(read(filepath.Join(from, unit)), "=/usr/bin/scuda-pool", "=/opt/pool/bin/scuda-pool")
+		text = strings.ReplaceAll(text, "=/usr/bin/", "=/opt/scuda/bin/")
 		args = append(args, fmt.Sprintf("--bind-ro=%s:/etc/systemd/system/%s", write(unit, text), unit))
 	}
 	args = append(args, "--boot", "systemd.unit=boot.service", "systemd.firstboot=no",

@@ -270,7 +270,10 @@ try() { # SYSTEM
   step "the program that the unit starts is there" in_root sh -c \
     'test -x "$(sed -n "s/^ExecStart=\([^ ]*\).*/\1/p" /usr/lib/systemd/system/scuda.service)"'
   [ "$arch" = arm64 ] || upgrade_and_back "$arch" # no GPU is simulated fast enough there
-  step "apt purge" in_root apt-get purge -y scuda-server scuda-client
+  step "apt install ./scuda-pool….deb" in_root apt-get install -y --no-install-recommends \
+    "/release/$(one "scuda-pool_*_$arch.deb")"
+  step "scuda-pool --version" says "^scuda-pool version" in_root scuda-pool --version
+  step "apt purge" in_root apt-get purge -y scuda-pool scuda-server scuda-client
   step "nothing is left" nothing_left
   stale
 
@@ -317,7 +320,8 @@ try() { # SYSTEM
   uses scuda
   step "rpm -i scuda-server….rpm" "${rpm[@]}" "${install[@]}" \
     "$release/$(one "scuda-server-*.$machine.rpm")"
-  step "rpm -e" "${rpm[@]}" -e scuda-server scuda-client
+  step "rpm -i scuda-pool….rpm" "${rpm[@]}" "${install[@]}" "$release/$(one "scuda-pool-*.$machine.rpm")"
+  step "rpm -e" "${rpm[@]}" -e scuda-pool scuda-server scuda-client
   step "nothing is left" nothing_left
   stale
 }

@@ -43,6 +43,33 @@ test -n "$users"
 for uid in $users; do test "$uid" -ge 2100000000 -a "$uid" -le 2100009999; done
 grep -q '^CapEff:\s*00000000000000e0$' "/proc/$(systemctl show -P MainPID scuda-spawner)/status"
 grep -q '^CapEff:\s*0*$' "/proc/$(systemctl show -P MainPID scuda-exporter)/status"
+
+# The pool: an authority, its etcd, an announcer of this server, and a program with a GPU of it.
+export PATH=$scuda:/opt/pool/bin:$PATH XDG_CONFIG_HOME=/tmp/config
+scuda ca init
+scuda ca issue --server 127.0.0.1
+scuda ca issue gpu1
+ca=/tmp/config/scuda/ca
+install -m 600 $ca/ca.crt /etc/scuda/ca.crt
+install -m 600 $ca/127.0.0.1.crt /etc/scuda/pool.crt
+install -m 600 $ca/127.0.0.1.key /etc/scuda/pool.key
+install -m 600 $ca/gpu1.crt $ca/gpu1.key /etc/scuda
+export SCUDA_POOL=https://127.0.0.1:2379 SCUDA_POOL_CA=/etc/scuda/ca.crt
+export SCUDA_POOL_CERT=/etc/scuda/gpu1.crt SCUDA_POOL_KEY=/etc/scuda/gpu1.key
+{ env | grep '^SCUDA_POOL'; echo POOL_SERVER=127.0.0.1:14833; echo POOL_LISTEN=127.0.0.1:2379; } >/etc/scuda/pool.env
+systemctl start scuda-pool scuda-pool-announce
+for _ in $(seq 100); do
+  ! scuda-pool status | grep -q '^127.0.0.1:14833 .* free$' || break
+  sleep 0.1
+done
+scuda-pool status
+scuda-pool run -- scuda run -- "$scuda/../lib/scuda/scuda-load" up 4096 3
+grep -q '^CapEff:\s*0*$' "/proc/$(systemctl show -P MainPID scuda-pool)/status"
+grep -q '^CapEff:\s*0*2$' "/proc/$(systemctl show -P MainPID scuda-pool-announce)/status"
+systemctl stop scuda-pool-announce
+test "$(scuda-pool status | grep -c 127.0.0.1:14833)" = 0
+systemctl stop scuda-pool
+
 systemctl kill --kill-whom=main --signal=KILL scuda-spawner
 for _ in $(seq 100); do
   if "$scuda/scuda" run -- "$scuda/../lib/scuda/scuda-load" up 4096 3; then break; fi

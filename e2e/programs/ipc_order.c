@@ -1,7 +1,7 @@
 // Order between processes that share memory: what a process had asked for before it told the other, by whatever means,
 // comes before what the other asks for then. With "hidden": also where the kernel finds the address in memory; scuda
-// sees that only of processes that tell each other by the C library, preloaded. With "both": the process uses the second
-// device too, which may be another server's; what it does there is nothing that the other process waits for.
+// sees that only of processes that tell each other by the C library, preloaded. With "both": the process uses the
+// second device too, which may be another server's; what it does there is nothing that the other process waits for.
 #include "check.h"
 #include "pair.h"
 
