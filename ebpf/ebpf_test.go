@@ -357,7 +357,7 @@ func TestAllFunctions(t *testing.T) {
 // What a probed call costs in nanoseconds is the machine's affair, so BenchmarkFloor says it.
 func TestFloor(t *testing.T) {
 	floors := probeFloors(t)
-	if 4*floors[Emulated].Cost > floors[Stepped].Cost {
+	if 2*floors[Emulated].Cost > floors[Stepped].Cost { // 8 times on an idle machine, 3 on a busy one
 		t.Errorf("emulation is hardly cheaper than an instruction that is stepped: %v", floors)
 	}
 	t.Logf("floors %v", floors)
