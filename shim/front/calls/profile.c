@@ -81,8 +81,18 @@ uint32_t *scuda_profile_flags(uint32_t *count) {
   return scuda_events_on() ? profiler_flags : scuda_runtime_flags;
 }
 
+/* Each server has a clock and numbers of its own, which nobody makes one of yet. */
+static int32_t refuse_several(void) {
+  static _Atomic int said;
+  if (!atomic_exchange(&said, 1))
+    scuda_log(SCUDA_WARN, "a profile or timeline of a program with several servers has its calls, and not what the "
+              "GPUs did (CUDA_ERROR_NOT_SUPPORTED)");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* A call of ours to the server, which may come from within a call of the program's. */
 static int32_t ask(uint32_t op, const void *payload, uint32_t bytes, void *reply, uint32_t cap, uint32_t *got) {
+  if (scuda_several()) return refuse_several();
   if (!scuda_boot.profiles) return CUDA_ERROR_NOT_FOUND; /* an older server does not know the command */
   struct scuda_self self = scuda_self_begin(scuda_thread()->current);
   struct scuda_cmd c;
