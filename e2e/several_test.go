@@ -335,6 +335,18 @@ func TestSeveralShareAProgram(t *testing.T) {
 	}
 }
 
+// Kernels of both servers use the same pinned memory, in turns and at once. With one server it is the same.
+func TestSeveralUsePinned(t *testing.T) {
+	first, second, list := two(t)
+	for _, env := range [][]string{first.env(), onTrial(list)} {
+		p := start(t, env, program("several_pinned"), kernels)
+		p.stdin.Close()
+		if code := p.wait(patience); code != 0 || p.out.String() != "pinned memory of two servers\n" {
+			t.Errorf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
+		}
+	}
+}
+
 // Work of two processes is in order on each server. What a process asks of the other server delays nobody.
 func TestSeveralKeepOrder(t *testing.T) {
 	first, second, list := two(t)

@@ -142,6 +142,8 @@ _Static_assert(sizeof(struct scuda_slot) == 64, "a slot has 64 bytes");
 int32_t scuda_handles_setup(void);
 /* after a kernel's fault nothing works in any of the process's contexts on that GPU */
 void scuda_contexts_fail(int32_t device, int32_t result);
+/* the next context of the process that can be used; 0: from the first on, or there is none */
+uint64_t scuda_context_behind(uint64_t context);
 uint64_t scuda_slot_new(uint32_t kind);  /* 0: no room */
 void scuda_slot_free(uint64_t handle);
 /* counts what may make the driver refuse a change of an executable graph that it took before (calls/graph_exec.c) */

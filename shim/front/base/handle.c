@@ -103,6 +103,15 @@ void scuda_slots_of(uint64_t context, uint32_t kind, void (*f)(struct scuda_slot
   scuda_unlock(&lock);
 }
 
+uint64_t scuda_context_behind(uint64_t context) {
+  struct scuda_slot *s = context ? scuda_slot(context) : NULL;
+  scuda_lock(&lock);
+  do s = next_used(s);
+  while (s && !(s->kind == KIND_CUcontext && !s->sticky && scuda_context_usable((uint64_t)(uintptr_t)s)));
+  scuda_unlock(&lock);
+  return (uint64_t)(uintptr_t)s;
+}
+
 void scuda_contexts_fail(int32_t device, int32_t result) {
   scuda_lock(&lock);
   for (struct scuda_slot *s = NULL; (s = next_used(s));)

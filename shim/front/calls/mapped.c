@@ -3,7 +3,9 @@
  * copy) go up before a launch, and what kernels changed comes back with the next call that waits for the GPU (of large
  * ranges the server sends the blocks that differ from what it sent before). Only ranges that a program asked for, or
  * whose addresses it passed to a kernel, cost anything. Comparing finds what network cards and disks wrote into the
- * memory too, which page tables do not tell. */
+ * memory too, which page tables do not tell. Each server whose kernels use a range has a copy and a shadow of its own:
+ * what the kernels of one changed is to the others what the program changed. */
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -11,28 +13,50 @@
 enum { BLOCK = 4096, RUN_MAX = 65536 };
 
 /* sent: once, so that the server's is ours */
-struct mapped { struct mapped *next; uint64_t start, bytes, device; uint8_t *shadow, *incoming; int sent; };
+struct mapped {
+  struct mapped *next;
+  uint64_t start, bytes, device;
+  uint8_t *shadow, *incoming;
+  int sent;
+  uint32_t server;
+};
 static struct mapped *list;
 static scuda_lock_t lock;
-/* The streams on which kernels may have written since what they wrote was last fetched; under the lock. */
+/* Of each server; under the lock. on: the streams on which kernels may have written since what they wrote was last
+ * fetched; others: there are more than fit. context: of the last launch. past: a context whose stream of ours has
+ * brought something up since its end was waited for. */
 enum { ON_MAX = 16 };
-static uint64_t on[ON_MAX];
-static uint32_t on_count;
-static int on_others;              /* there are more than fit */
-_Atomic uint32_t scuda_mapped_launched; /* whether there is any */
-/* a context whose stream of ours has brought something up since its end was waited for; under the lock */
-static uint64_t past;
+static struct launches {
+  uint64_t on[ON_MAX];
+  uint32_t on_count;
+  int others;
+  uint64_t context, past;
+} launches[SCUDA_SERVERS];
+_Atomic uint32_t scuda_mapped_launched; /* a bit for each server on which there is any */
 static uint64_t moves;             /* counts what went up, came down or was mapped; under the lock */
 enum { AHEAD_MAX = 65536 };
 _Atomic uint32_t scuda_mapped_count;
 
+static uint32_t server_of(uint64_t stream) {
+  return SCUDA_UNLIKELY(scuda_several()) && stream > 2 && scuda_slot(stream) ? scuda_slot_server(stream) :
+         scuda_server();
+}
+static int launched_on(uint32_t server) { return atomic_load(&scuda_mapped_launched) >> server & 1; }
+
+/* Until the visit ends the thread's commands are for the server. */
+static struct scuda_visit visit(uint32_t server) {
+  const struct scuda_thread *t = scuda_thread();
+  if (SCUDA_LIKELY(!scuda_several())) return (struct scuda_visit){t->current, t->server};
+  return scuda_visit(server, launches[server].context);
+}
+
 /* What went up past other work is there before the next kernel starts, or before anything is fetched. */
-static int32_t arrived(void) {
+static int32_t arrived(struct launches *of) {
   struct scuda_uvm_self self;
-  if (!past) return CUDA_SUCCESS;
-  int32_t r = scuda_uvm_begin(&self, past);
+  if (!of->past) return CUDA_SUCCESS;
+  int32_t r = scuda_uvm_begin(&self, of->past);
   if (!r) r = scuda_wire_cuStreamSynchronize(self.stream, 0);
-  past = 0;
+  of->past = 0;
   scuda_uvm_end(&self);
   return r;
 }
@@ -56,7 +80,7 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
   /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it
    * all. */
   for (uint64_t i = 0; i < bytes; i++) shadow[i] = (uint8_t)~((const uint8_t *)(uintptr_t)start)[i];
-  *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes, 0};
+  *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes, 0, c.server};
   scuda_lock(&lock);
   m->next = list;
   list = m;
@@ -69,26 +93,31 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
 
 uint64_t scuda_mapped_base(uint64_t start) {
   uint64_t device = 0;
+  uint32_t server = scuda_server();
   scuda_lock(&lock);
   for (struct mapped *m = list; m && !device; m = m->next)
-    if (m->start == start) device = m->device;
+    if (m->start == start && m->server == server) device = m->device;
   scuda_unlock(&lock);
   return device;
 }
 
 void scuda_unmap_host(uint64_t start) {
-  scuda_lock(&lock);
-  struct mapped **at = &list, *m;
-  while ((m = *at) && m->start != start) at = &m->next;
-  if (m) *at = m->next;
-  moves++;
-  scuda_unlock(&lock);
-  if (!m) return;
-  atomic_fetch_sub(&scuda_mapped_count, 1);
-  struct wire_host_unmap request = {start, m->bytes};
-  scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &request, sizeof request);
-  free(m->shadow); /* and incoming */
-  free(m);
+  for (struct mapped *m;;) {
+    scuda_lock(&lock);
+    struct mapped **at = &list;
+    while ((m = *at) && m->start != start) at = &m->next;
+    if (m) *at = m->next;
+    moves++;
+    scuda_unlock(&lock);
+    if (!m) return;
+    atomic_fetch_sub(&scuda_mapped_count, 1);
+    struct wire_host_unmap request = {start, m->bytes};
+    struct scuda_visit v = visit(m->server);
+    scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &request, sizeof request);
+    scuda_visit_end(v);
+    free(m->shadow); /* and incoming */
+    free(m);
+  }
 }
 
 /* Small ranges are fetched whole: that is not slower, and can be the wait for the stream itself. */
@@ -109,19 +138,21 @@ static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes,
   return scuda_send(&c);
 }
 
-static void mark(uint64_t stream) {
+static void mark(uint32_t server, uint64_t stream) {
+  struct launches *s = &launches[server];
   uint32_t i = 0;
-  while (i < on_count && on[i] != stream) i++;
-  if (i == ON_MAX) on_others = 1;
-  else if (i == on_count) on[on_count++] = stream;
-  atomic_store(&scuda_mapped_launched, 1);
+  while (i < s->on_count && s->on[i] != stream) i++;
+  if (i == ON_MAX) s->others = 1;
+  else if (i == s->on_count) s->on[s->on_count++] = stream;
+  atomic_fetch_or(&scuda_mapped_launched, 1u << server);
 }
 
-static void unmark(uint64_t stream) {
-  if (stream == SCUDA_ALL_STREAMS) on_count = 0, on_others = 0;
-  for (uint32_t i = 0; i < on_count; i++)
-    if (on[i] == stream) on[i] = on[--on_count];
-  atomic_store(&scuda_mapped_launched, on_count || on_others);
+static void unmark(uint32_t server, uint64_t stream) {
+  struct launches *s = &launches[server];
+  if (stream == SCUDA_ALL_STREAMS) s->on_count = 0, s->others = 0;
+  for (uint32_t i = 0; i < s->on_count; i++)
+    if (s->on[i] == stream) s->on[i] = s->on[--s->on_count];
+  if (!s->on_count && !s->others) atomic_fetch_and(&scuda_mapped_launched, ~(1u << server));
 }
 
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
@@ -130,10 +161,14 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS;
   int32_t r = CUDA_SUCCESS;
   /* kernels on all streams are to see it; during a capture the form that makes them may be forbidden */
-  uint32_t flags = atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC;
+  uint32_t flags = atomic_load(&scuda_captures) ? 0 : SCUDA_COPY_SYNC, server = server_of(stream);
+  const struct scuda_slot *s = stream > 2 ? scuda_slot(stream) : NULL;
   scuda_lock(&lock);
-  r = arrived();
+  launches[server].context = s ? s->context : scuda_thread()->current;
+  struct scuda_visit v = visit(server);
+  r = arrived(&launches[server]);
   for (struct mapped *m = list; m && !r; m = m->next) {
+    if (m->server != server) continue;
     const uint8_t *now = (const uint8_t *)(uintptr_t)m->start;
     uint64_t run = 0, run_bytes = 0;
     for (uint64_t at = 0; at < m->bytes && !r; at += BLOCK) {
@@ -148,7 +183,8 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
     }
     if (!r) m->sent = 1;
   }
-  mark(scuda_stream_key(stream, ptds));
+  mark(server, scuda_stream_key(stream, ptds));
+  scuda_visit_end(v);
   scuda_unlock(&lock);
   return r;
 }
@@ -165,27 +201,36 @@ static uint64_t next_change(const struct mapped *m, uint64_t *at) {
 /* A kernel may wait for the program to write to such memory, as it can natively. What the program wrote since goes up
  * past it, exactly the bytes that changed, as the kernel may write others beside them. Only flags do: large ranges, and
  * more changes than those of flags, wait for the next launch. */
-void scuda_mapped_publish(void) {
+static void publish(uint32_t server, uint64_t context) {
   enum { MOST = 16 };
-  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) ||
-      !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
-  uint64_t context = scuda_thread()->current;
-  if (!context) return;
   struct scuda_uvm_self self;
   int begun = 0;
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&lock);
   for (struct mapped *m = list; m && !r; m = m->next) {
     uint64_t at, n, changes = 0;
-    if (by_changes(m) || !m->sent || !memcmp((const void *)(uintptr_t)m->start, m->shadow, m->bytes)) continue;
+    if (m->server != server || by_changes(m) || !m->sent ||
+        !memcmp((const void *)(uintptr_t)m->start, m->shadow, m->bytes)) continue;
     for (at = 0; changes <= MOST && (n = next_change(m, &at)); at += n) changes++;
     if (changes > MOST) continue;
     if (!begun++) r = scuda_uvm_begin(&self, context);
     for (at = 0; !r && (n = next_change(m, &at)); at += n) r = upload_run(m, at, n, self.stream, 0, 0);
-    past = context;
+    launches[server].past = context;
   }
   scuda_unlock(&lock);
   if (begun) scuda_uvm_end(&self);
+}
+
+void scuda_mapped_publish(void) {
+  if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) ||
+      !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
+  for (uint32_t server = 0; server < scuda_servers; server++) {
+    if (!launched_on(server)) continue;
+    struct scuda_visit v = visit(server);
+    uint64_t context = scuda_thread()->current;
+    if (context) publish(server, context);
+    scuda_visit_end(v);
+  }
 }
 
 /* What kernels changed, which is what differs from the shadow, goes to the program's memory; what the program changed
@@ -224,16 +269,26 @@ static int32_t fetch(struct mapped *m) {
   return r;
 }
 
+static void download(uint32_t server, uint64_t finished) {
+  struct scuda_visit v = visit(server);
+  int32_t r = CUDA_SUCCESS;
+  scuda_lock(&lock);
+  arrived(&launches[server]);
+  unmark(server, finished);
+  moves++;
+  for (struct mapped *m = list; m && !r; m = m->next)
+    if (m->server == server) r = fetch(m);
+  scuda_unlock(&lock);
+  scuda_visit_end(v);
+}
+
+/* Of an event that was waited for nobody knows here on which server it was recorded. */
 void scuda_mapped_download(uint64_t finished) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) ||
       !atomic_load(&scuda_mapped_launched)) return;
-  scuda_lock(&lock);
-  arrived();
-  unmark(finished);
-  moves++;
-  for (struct mapped *m = list; m && !fetch(m); m = m->next) {
-  }
-  scuda_unlock(&lock);
+  uint32_t own = server_of(finished == SCUDA_ALL_STREAMS || finished == SCUDA_NO_STREAM ? 0 : finished);
+  for (uint32_t server = 0; server < scuda_servers; server++)
+    if (launched_on(server) && (server == own || finished == SCUDA_NO_STREAM)) download(server, finished);
 }
 
 /* Waits for the stream by copying a range on it, which saves the copy's own round trip, where all kernels that may have
@@ -242,13 +297,16 @@ void scuda_mapped_download(uint64_t finished) {
 int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   if (!atomic_load(&scuda_mapped_count) || atomic_load(&scuda_captures) || scuda_usable(stream)) return 0;
   uint64_t start = 0, bytes = 0, seen = 0, key = scuda_stream_key(stream, ptds);
+  uint32_t server = server_of(stream);
+  const struct launches *of = &launches[server];
   struct wire_copy_d2h head = {.stream = stream, .flags = SCUDA_COPY_SYNC};
   uint8_t *copy = NULL;
   scuda_lock(&lock);
   struct mapped *m = list;
-  if (m && m->sent && !past && on_count == 1 && on[0] == key && !on_others && m->bytes <= AHEAD_MAX &&
-      (copy = malloc(m->bytes))) {
-    unmark(key);
+  while (m && m->server != server) m = m->next;
+  if (m && m->sent && !of->past && of->on_count == 1 && of->on[0] == key && !of->others &&
+      m->bytes <= AHEAD_MAX && (copy = malloc(m->bytes))) {
+    unmark(server, key);
     start = m->start;
     head.bytes = bytes = m->bytes;
     head.src = m->device;
@@ -256,14 +314,17 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   }
   scuda_unlock(&lock);
   if (!copy) return 0;
+  struct scuda_visit v = visit(server);
   head.transfer = scuda_core.transfer(copy, bytes, scuda_thread_word(), 0);
   *r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_ANSWER | SCUDA_OWN, &head, sizeof head);
   if (!*r) scuda_stream_idle(stream, ptds);
   scuda_lock(&lock);
   int late = *r || moves != seen; /* what came is not the last word */
-  if (late) mark(key);
+  if (late) mark(server, key);
   for (m = late ? NULL : list; m; m = m->next)
-    if (m->start == start) {
+    if (m->server != server) {
+      continue;
+    } else if (m->start == start) {
       memcpy(m->incoming, copy, bytes);
       merge(m, 0, bytes);
     } else if (fetch(m)) {
@@ -271,7 +332,8 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
     }
   moves++;
   scuda_unlock(&lock);
+  scuda_visit_end(v);
   free(copy);
-  if (late && !*r) scuda_mapped_download(key);
+  if (late && !*r) download(server, key);
   return 1;
 }

@@ -1,6 +1,7 @@
 /* Device allocations and pinned host memory: the tables of both, and what can be answered from them. Pinned memory is
  * ordinary memory here; what it means (copies that return at once, addresses that are known) is kept by the table. */
 #define _GNU_SOURCE
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <errno.h>
@@ -110,7 +111,13 @@ int scuda_pre_cuMemGetAddressRange_v2(uint64_t *base, uint64_t *bytes, uint64_t 
 /* Pinned memory is an operand like any other: what the GPU works on is its mirror, as in a launch. */
 static int32_t bring(uint64_t p, uint64_t stream, uint32_t ptds) {
   if (!scuda_in_pinned_space(p)) return CUDA_SUCCESS;
+  struct scuda_visit v;
+  struct scuda_named n = {0};
+  if (stream > 2) scuda_name_object(&n, stream);
+  int32_t r = scuda_visit_named(&v, &n, "");
+  if (r) return r;
   scuda_use_pinned(p);
+  scuda_visit_end(v);
   return scuda_mapped_upload(stream, ptds);
 }
 
@@ -269,15 +276,20 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
 int32_t scuda_hand_cuMemHostAlloc(void **p, uint64_t bytes, uint32_t flags) { return host_alloc(p, bytes, flags); }
 int32_t scuda_hand_cuMemAllocHost_v2(void **p, uint64_t bytes) { return host_alloc(p, bytes, 0); }
 
-/* An operation of the GPU may still use the memory. Natively freeing it waits, so it does here. */
-static int32_t quiesce(struct scuda_range *r) {
+/* An operation of a GPU may still use the memory, in whichever context. Natively freeing it waits, so it does here. */
+static void quiesce(struct scuda_range *r) {
   int mapped = r->flags & SCUDA_RANGE_MAPPED, capturing = atomic_load(&scuda_captures) != 0;
   int busy = __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) ||
              scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1 ||
              (mapped && atomic_load(&scuda_mapped_launched));
-  int32_t result = busy && !capturing ? scuda_wire_cuCtxSynchronize(0) : CUDA_SUCCESS;
+  struct scuda_thread *t = scuda_thread();
+  const uint64_t current = t->current;
+  for (uint64_t context = 0; busy && !capturing && (context = scuda_context_behind(context));) {
+    t->current = context;
+    scuda_wire_cuCtxSynchronize(0);
+  }
+  t->current = current;
   if (mapped) scuda_unmap_host(r->start);
-  return result;
 }
 
 int32_t scuda_hand_cuMemFreeHost(void *p) {
@@ -356,14 +368,13 @@ int32_t scuda_hand_cuMemHostGetFlags(uint32_t *flags, void *p) {
 
 /* Kernels see the memory once it has been asked for. */
 int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device) {
-  uint64_t base = r->start;
-  if (!(r->flags & SCUDA_RANGE_MAPPED)) {
+  /* of several servers this may be the first that has it */
+  uint64_t base = r->flags & SCUDA_RANGE_MAPPED ? scuda_mapped_base(r->start) : 0;
+  if (!base) {
     int32_t result = scuda_map_host(r->start, r->bytes, &base);
     if (result) return result;
     r->flags |= SCUDA_RANGE_MAPPED;
     scuda_ranges_add(&scuda_host_ranges, r);
-  } else {
-    base = scuda_mapped_base(r->start);
   }
   *device = base + (p - r->start);
   return CUDA_SUCCESS;
@@ -373,7 +384,8 @@ int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device
 void scuda_use_pinned(uint64_t p) {
   struct scuda_range r = scuda_range_of(p, SCUDA_AS_HOST);
   uint64_t device;
-  if (r.flags && !(r.flags & SCUDA_RANGE_MAPPED)) scuda_mapped_address(&r, p, &device);
+  if (r.flags && (!(r.flags & SCUDA_RANGE_MAPPED) || SCUDA_UNLIKELY(scuda_several())))
+    scuda_mapped_address(&r, p, &device);
 }
 
 /* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device

@@ -23,7 +23,11 @@ int scuda_pre_cuStreamCreateWithPriority(uint64_t *stream, uint32_t flags, int32
 void scuda_post_cuStreamDestroy(uint64_t stream) { scuda_managed_stream_ends(stream); }
 void scuda_post_cuStreamDestroy_v2(uint64_t stream) { scuda_managed_stream_ends(stream); }
 
-void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) { (void)ctx; scuda_mapped_download(SCUDA_ALL_STREAMS); }
+void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) {
+  struct scuda_visit v = scuda_visit(ctx ? scuda_slot_server(ctx) : scuda_server(), ctx);
+  scuda_mapped_download(SCUDA_ALL_STREAMS);
+  scuda_visit_end(v);
+}
 
 /* ---- batch memory operations: the driver refuses unified memory there ---- */
 
