@@ -45,7 +45,7 @@ test-scuda:
 test-modules:
 	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\
 	cd deploy/kubernetes && $(GO) test $(TEST_FLAGS) -timeout 10m ./...)
-	$(call step,the pool (likewise),cd deploy/pool && $(GO) test $(TEST_FLAGS) -timeout 10m ./plan ./lab)
+	$(call step,the pool (likewise),cd deploy/pool && $(GO) test $(TEST_FLAGS) -timeout 10m ./plan ./metrics ./lab)
 	$(call step,what docs/nomad.md says,$(GO) -C deploy/nomad test $(TEST_FLAGS) -timeout 10m ./...)
 
 FUZZTIME ?= 10m

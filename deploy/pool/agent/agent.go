@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"scuda.dev/scuda/config"
@@ -40,7 +41,13 @@ type Agent struct {
 	session *store.Session
 	heard   time.Time // when the server answered last
 	told    string    // the last complaint
+
+	answers, announced atomic.Bool
 }
+
+// Now says, at any time and to anybody, whether the server answered when it was asked last, and whether it is in the
+// pool because of this agent.
+func (a *Agent) Now() (answers, announced bool) { return a.answers.Load(), a.announced.Load() }
 
 // Run announces the server until the context ends; then it is taken out.
 func (a *Agent) Run(ctx context.Context) {
@@ -69,6 +76,7 @@ func (a *Agent) Run(ctx context.Context) {
 // look asks the server once, and announces what it says.
 func (a *Agent) look(ctx context.Context) {
 	now, err := a.ask(ctx)
+	a.answers.Store(err == nil)
 	if err != nil {
 		a.complain(ctx, "the server does not answer", err)
 		if a.session != nil && time.Since(a.heard) > a.Grace {
@@ -78,7 +86,9 @@ func (a *Agent) look(ctx context.Context) {
 		return
 	}
 	a.heard = time.Now()
-	if err := a.announce(ctx, now); err != nil {
+	err = a.announce(ctx, now)
+	a.announced.Store(err == nil)
+	if err != nil {
 		a.complain(ctx, "the server cannot be announced", err)
 		return
 	}
@@ -146,6 +156,7 @@ func (a *Agent) announce(ctx context.Context, v *plan.Server) (err error) {
 }
 
 func (a *Agent) withdraw(ctx context.Context) {
+	a.announced.Store(false)
 	if a.session != nil {
 		a.session.Close(ctx)
 		a.session = nil

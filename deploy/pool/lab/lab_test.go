@@ -231,7 +231,7 @@ func (l *lab) endpoint() string { return "unix://" + filepath.Join(l.folder, "et
 // start starts etcd, or starts it again.
 func (l *lab) start() {
 	l.Helper()
-	l.etcd = begin(l.T, nil, pool, "serve", "--data", l.folder)
+	l.etcd = begin(l.T, nil, pool, "serve", "--data", l.folder, "--metrics", "127.0.0.1:0")
 	l.etcd.await("the pool is open")
 }
 
@@ -295,7 +295,7 @@ func (m *machine) start() {
 func (m *machine) announce() {
 	m.Helper()
 	m.agent = begin(m.T, nil, pool, "announce", "--etcd", m.endpoint(), "--server", m.address, "--admin", m.socket(),
-		"--every", "200ms", "--grace", "1s", "--ttl", "2s")
+		"--every", "200ms", "--grace", "1s", "--ttl", "2s", "--metrics", "127.0.0.1:0")
 	m.until("the server is announced", func(st *plan.State) bool { return m.of(st) != nil && len(m.of(st).GPUs) > 0 })
 }
 

@@ -90,6 +90,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%v: status %d, %s", c.flags, code, p.out)
 		}
 	}
+	taken := l.etcd.await(`^metrics on http://(\S+)/metrics$`)[1]
 	for _, c := range []struct {
 		args []string
 		code int
@@ -103,6 +104,10 @@ func TestRefused(t *testing.T) {
 		{[]string{"run"}, 2, "no program given"},
 		{[]string{"announce"}, 2, "no server given"},
 		{[]string{"announce", "--server", "0.0.0.0:1"}, 2, "is not HOST:PORT"},
+		{[]string{"announce", "--server", "a:1", "--server", "b:1", "--server", "a:1"}, 2, "a:1 is said twice"},
+		{[]string{"announce", "--server", "a:1", "--metrics", "9837"}, 2, `--metrics: bad address for metrics: "9837"`},
+		{[]string{"announce", "--server", "a:1", "--metrics", taken}, 1, "cannot offer metrics on " + taken},
+		{[]string{"serve", "--data", t.TempDir(), "--metrics", taken}, 1, "choose another port with --metrics"},
 		{[]string{"serve"}, 2, "--data FOLDER"},
 		{[]string{"serve", "--data", l.folder}, 1, "another scuda-pool serve uses the folder"},
 		{[]string{"serve", "--data", t.TempDir(), "--listen", "127.0.0.1:1"}, 1, "needs --cert, --key and --ca"},

@@ -25,6 +25,7 @@ type State struct {
 	Held    []Held
 	Queue   []Request
 	Turns   map[string]int64 // tenant: when it was served last, a number that grows
+	Taken   int64            // leases that were taken through the pool, since its etcd was empty
 }
 
 // Server is one of the pool.
@@ -44,6 +45,9 @@ type GPU struct {
 	Name   string      `json:"name"`
 	Memory config.Size `json:"memory_bytes"`
 }
+
+// Label begins the labels of leases that are taken through a pool.
+const Label = "pool/"
 
 // Lease is one that a server has, whoever made it.
 type Lease struct {
@@ -179,7 +183,18 @@ func (st *State) Sorted() []Request {
 
 // Next says which requests may go now, and where.
 func (st *State) Next() map[string]Place {
-	free, places := st.Free(), map[string]Place{}
+	places, _ := st.next()
+	return places
+}
+
+// Left are the GPUs of each server that nobody has, and that nobody who waits keeps or may take now.
+func (st *State) Left() map[string][]string {
+	_, left := st.next()
+	return left
+}
+
+func (st *State) next() (places map[string]Place, free map[string][]string) {
+	places, free = map[string]Place{}, st.Free()
 	for _, r := range st.Sorted() {
 		var best string
 		var have []string // of the best server's GPUs, what the request can have
@@ -203,7 +218,7 @@ func (st *State) Next() map[string]Place {
 		}
 		free[best] = slices.DeleteFunc(free[best], func(g string) bool { return slices.Contains(have, g) })
 	}
-	return places
+	return places, free
 }
 
 // better says whether so many free GPUs are a better place for a request than what was found so far: one where it fits

@@ -5,7 +5,7 @@
 //	/scuda-pool/servers/HOST:PORT           plan.Server, of the agent
 //	/scuda-pool/queue/ID                    plan.Request, of who waits
 //	/scuda-pool/held/HOST:PORT/LEASE        plan.Held, of who has it
-//	/scuda-pool/turns/TENANT                when a tenant was served: the revision of the key
+//	/scuda-pool/turns/TENANT                when a tenant was served, and how often: the key's revision and version
 //
 // All of it can be lost: which GPUs are free is said by the servers alone.
 package store

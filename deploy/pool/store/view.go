@@ -21,11 +21,14 @@ type View struct {
 	servers map[string]plan.Server
 	queue   map[string]plan.Request
 	held    map[string]plan.Held
-	turns   map[string]int64
+	turns   map[string]turn
 	changed chan struct{} // closed at the next change
 
 	done chan struct{}
 }
+
+// turn is when a tenant was served last, and how often it was.
+type turn struct{ last, times int64 }
 
 // See asks for the state of the pool once.
 func (p *Pool) See(ctx context.Context) (plan.State, error) {
@@ -84,7 +87,11 @@ func (v *View) Now() (plan.State, <-chan struct{}) {
 
 // state copies it. v.mu is held, or nobody else has v.
 func (v *View) state() plan.State {
-	st := plan.State{Turns: maps.Clone(v.turns)}
+	st := plan.State{Turns: map[string]int64{}}
+	for key, t := range v.turns {
+		st.Turns[strings.TrimPrefix(key, turns)] = t.last
+		st.Taken += t.times
+	}
 	for _, key := range slices.Sorted(maps.Keys(v.servers)) {
 		st.Servers = append(st.Servers, v.servers[key])
 	}
@@ -110,7 +117,7 @@ func (p *Pool) list(ctx context.Context, v *View) (revision int64, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.servers, v.queue = map[string]plan.Server{}, map[string]plan.Request{}
-	v.held, v.turns = map[string]plan.Held{}, map[string]int64{}
+	v.held, v.turns = map[string]plan.Held{}, map[string]turn{}
 	for _, kv := range got.Kvs {
 		v.enter(kv)
 	}
@@ -155,7 +162,7 @@ func (v *View) enter(kv *mvccpb.KeyValue) {
 	case strings.HasPrefix(key, held):
 		read(v.held, kv, func(*plan.Held) {})
 	case strings.HasPrefix(key, turns):
-		v.turns[strings.TrimPrefix(key, turns)] = kv.ModRevision
+		v.turns[key] = turn{kv.ModRevision, kv.Version}
 	}
 }
 

@@ -249,7 +249,7 @@ func (t *taker) grant(ctx context.Context, s *plan.Server, place plan.Place) (*T
 		}
 		uuids += g
 	}
-	g, err := c.Grant(own, &admin.LeaseRequest{Tenant: st.Tenant, Label: "pool/" + t.request.ID, GPUs: uuids,
+	g, err := c.Grant(own, &admin.LeaseRequest{Tenant: st.Tenant, Label: plan.Label + t.request.ID, GPUs: uuids,
 		Exclusive: true, Seconds: t.Lasts.Seconds()})
 	if err != nil {
 		return nil, err

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -14,6 +17,7 @@ import (
 	"scuda.dev/scuda/config"
 	"scuda.dev/scuda/deploy/pool/agent"
 	"scuda.dev/scuda/deploy/pool/etcd"
+	"scuda.dev/scuda/deploy/pool/metrics"
 	"scuda.dev/scuda/deploy/pool/store"
 	"scuda.dev/scuda/server/admin"
 )
@@ -30,6 +34,7 @@ type announceOptions struct {
 	servers           []string
 	admin, token      string
 	every, grace, ttl time.Duration
+	metrics           string
 }
 
 func (o *announceOptions) flags(f *pflag.FlagSet) {
@@ -41,17 +46,26 @@ func (o *announceOptions) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.every, "every", agentEvery, "`TIME` between two looks at a server")
 	f.DurationVar(&o.grace, "grace", agentGrace, "a server that is silent for this `TIME` is taken out")
 	f.DurationVar(&o.ttl, "ttl", agentTTL, "a server is taken out when its announcer is gone for this `TIME`")
+	f.StringVar(&o.metrics, "metrics", "",
+		"offer metrics for Prometheus on `ADDR` (HOST:PORT; 0 picks one): /metrics, /healthz; without a token")
 }
 
-func (o *announceOptions) check() error {
+func (o *announceOptions) check() (err error) {
 	for i, s := range o.servers {
 		host, port, err := net.SplitHostPort(s)
-		if ip := net.ParseIP(host); err != nil || host == "" || port == "" || ip != nil && ip.IsUnspecified() {
+		ip := net.ParseIP(host)
+		if err != nil || host == "" || port == "" || ip != nil && ip.IsUnspecified() || !utf8.ValidString(s) {
 			return usage(fmt.Errorf("--server: %.60q is not HOST:PORT, as programs reach the server", s))
+		}
+		if slices.Contains(o.servers[:i], s) {
+			return usage(fmt.Errorf("--server: %s is said twice", s))
 		}
 		if i > 0 && o.admin != "" {
 			return usage(errors.New("--admin goes with one --server"))
 		}
+	}
+	if o.metrics, err = config.ParseMetrics(o.metrics); err != nil {
+		return usage(fmt.Errorf("--metrics: %w", err))
 	}
 	if o.every <= 0 || o.grace <= 0 || o.ttl < 2*time.Second || o.ttl > 15*time.Second || o.grace > 10*time.Second {
 		return usage(errors.New("--every and --grace are more than nothing, --grace is 10s at most, and --ttl 2s to 15s"))
@@ -59,10 +73,10 @@ func (o *announceOptions) check() error {
 	return nil
 }
 
-// run announces the servers until the context ends.
-func (o *announceOptions) run(ctx context.Context, p *store.Pool) {
+// run announces the servers, and offers the metrics, until the context ends.
+func (o *announceOptions) run(ctx context.Context, p *store.Pool, out io.Writer) error {
 	log := logger()
-	var all sync.WaitGroup
+	agents, states := []*agent.Agent{}, map[string]metrics.Agent{}
 	for _, address := range o.servers {
 		a := &agent.Agent{Pool: p, Address: address, Every: o.every, Grace: o.grace, TTL: o.ttl, Log: log,
 			Dial: func(ctx context.Context) (agent.Admin, error) {
@@ -71,9 +85,23 @@ func (o *announceOptions) run(ctx context.Context, p *store.Pool) {
 				}
 				return dial(address, o.token, "")
 			}}
+		agents, states[address] = append(agents, a), a
+	}
+	if o.metrics != "" {
+		port, err := metrics.Open(ctx, o.metrics, metrics.Handler(metrics.NewRegistry(metrics.New(p.See, states), version)))
+		if err != nil {
+			return err
+		}
+		defer port.Close()
+		fmt.Fprintf(out, "metrics on http://%s/metrics\n", port.Addr())
+	}
+	var all sync.WaitGroup
+	for _, a := range agents {
 		all.Go(func() { a.Run(ctx) })
 	}
+	<-ctx.Done()
 	all.Wait()
+	return nil
 }
 
 // dial gives a client of a server's admin interface over its port. fingerprint is what the pool says of it.
@@ -93,7 +121,8 @@ func newAnnounce() *cobra.Command {
 		Short: "Have servers be of the pool, for as long as this runs",
 		Long: `Ask servers again and again what GPUs and leases they have, and write that into the pool's etcd. It runs beside
 a server (--admin auto), or anywhere with a token of an administrator of the servers (scuda login, --token-file). A
-server that does not answer is taken out of the pool, and so it is when this ends or dies.`,
+server that does not answer is taken out of the pool, and so it is when this ends or dies. --metrics says to Prometheus
+how the pool is, and whether these servers answer.`,
 		Example: "  scuda-pool announce --server gpu1.example.org:14833 --admin auto",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -108,8 +137,7 @@ server that does not answer is taken out of the pool, and so it is when this end
 				return err
 			}
 			defer p.Close()
-			o.run(cmd.Context(), p)
-			return nil
+			return o.run(cmd.Context(), p, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().SortFlags = false
@@ -126,7 +154,7 @@ func newServe() *cobra.Command {
 		Short: "Run the pool's etcd, and announce servers",
 		Long: `Run an etcd for a pool that has none, with its state in a folder. Programs of this machine and user reach it by
 a socket there; with --listen programs elsewhere reach it by TLS, and show a certificate of the authority. With --server
-it announces servers as well, as scuda-pool announce does.`,
+it announces servers as well, as scuda-pool announce does. --metrics says to Prometheus how the pool is.`,
 		Example: "  scuda-pool serve --data /var/lib/scuda-pool --server gpu1.example.org:14833 --admin auto \\\n" +
 			"    --listen 0.0.0.0:2379 --cert gpu1.crt --key gpu1.key --ca ca.crt",
 		Args: cobra.NoArgs,
@@ -137,7 +165,7 @@ it announces servers as well, as scuda-pool announce does.`,
 			if err := o.check(); err != nil {
 				return err
 			}
-			return serve(cmd.Context(), &e, &o)
+			return serve(cmd.Context(), &e, &o, cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
@@ -151,7 +179,7 @@ it announces servers as well, as scuda-pool announce does.`,
 	return cmd
 }
 
-func serve(ctx context.Context, e *etcd.Options, o *announceOptions) error {
+func serve(ctx context.Context, e *etcd.Options, o *announceOptions, out io.Writer) error {
 	s, err := etcd.Start(ctx, *e)
 	if err != nil {
 		return err
@@ -160,23 +188,27 @@ func serve(ctx context.Context, e *etcd.Options, o *announceOptions) error {
 	logger().Info("the pool is open", "etcd", s.Endpoint)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if len(o.servers) > 0 {
+	var ended chan struct{}
+	var failed error
+	if len(o.servers) > 0 || o.metrics != "" {
 		p, err := store.Open(store.Options{Endpoints: []string{s.Endpoint}, Cert: e.Cert, Key: e.Key, CA: e.CA})
 		if err != nil {
 			return err
 		}
-		done := make(chan struct{})
+		ended = make(chan struct{})
 		go func() {
-			defer close(done)
-			o.run(ctx, p)
+			defer close(ended)
+			failed = o.run(ctx, p, out)
 		}()
 		defer p.Close()
-		defer func() { cancel(); <-done }()
+		defer func() { cancel(); <-ended }()
 	}
 	select {
 	case <-ctx.Done():
 		return nil
 	case err := <-s.Failed():
 		return fmt.Errorf("etcd has ended: %w", err)
+	case <-ended:
+		return failed
 	}
 }
