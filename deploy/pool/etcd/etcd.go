@@ -24,16 +24,15 @@ var (
 
 // Options say where its state lies, and where it listens.
 type Options struct {
-	Folder string
-	// Listen is HOST:PORT, for programs elsewhere: they show certificates. "": a socket in the folder, for programs of
-	// the same user on this machine.
+	Folder string // with a socket, for programs of the same user on this machine
+	// Listen is HOST:PORT, for programs elsewhere: they show certificates. "": there are none.
 	Listen        string
 	Cert, Key, CA string // files; of Listen
 }
 
 // Server is an etcd that runs.
 type Server struct {
-	Endpoint string // how clients name it
+	Endpoint string // how clients on this machine name it
 	etcd     *embed.Etcd
 	lock     *os.File
 }
@@ -51,20 +50,20 @@ func (o *Options) config() (*embed.Config, error) {
 	c.LogLevel, c.LogOutputs = "warn", []string{filepath.Join(o.Folder, "etcd.log")}
 	c.ListenPeerUrls, c.EnableGRPCGateway = nil, false // nobody else is a member, or comes with JSON
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, "1h"
-	u := url.URL{Scheme: "unix", Path: Socket(o.Folder)}
+	socket := url.URL{Scheme: "unix", Path: Socket(o.Folder)}
+	c.ListenClientUrls = []url.URL{socket}
 	switch {
-	case o.Listen == "" && len(u.Path) > longestSocket:
-		return nil, fmt.Errorf("%w: %s is too long for a socket's name; choose a shorter folder", ErrListen, u.Path)
+	case len(socket.Path) > longestSocket:
+		return nil, fmt.Errorf("%w: %s is too long for a socket's name; choose a shorter folder", ErrListen, socket.Path)
 	case o.Listen != "" && (o.Cert == "" || o.Key == "" || o.CA == ""):
 		return nil, fmt.Errorf("%w: with --listen it needs --cert, --key and --ca; scuda ca makes them", ErrListen)
 	case o.Listen != "":
 		if host, port, err := net.SplitHostPort(o.Listen); err != nil || host == "" || port == "" {
 			return nil, fmt.Errorf("%w: %.60q is not HOST:PORT", ErrListen, o.Listen)
 		}
-		u = url.URL{Scheme: "https", Host: o.Listen}
+		c.ListenClientUrls = append(c.ListenClientUrls, url.URL{Scheme: "https", Host: o.Listen})
 		c.ClientTLSInfo = transport.TLSInfo{CertFile: o.Cert, KeyFile: o.Key, TrustedCAFile: o.CA, ClientCertAuth: true}
 	}
-	c.ListenClientUrls = []url.URL{u}
 	// Nobody asks it where it is, and it has to say something.
 	c.AdvertiseClientUrls = []url.URL{{Scheme: "http", Host: "localhost:1"}}
 	return c, nil

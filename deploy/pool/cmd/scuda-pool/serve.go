@@ -185,13 +185,14 @@ func serve(ctx context.Context, e *etcd.Options, o *announceOptions, out io.Writ
 		return err
 	}
 	defer s.Close()
-	logger().Info("the pool is open", "etcd", s.Endpoint)
+	logger().Info("the pool is open", "etcd", s.Endpoint, "listen", e.Listen)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var ended chan struct{}
 	var failed error
 	if len(o.servers) > 0 || o.metrics != "" {
-		p, err := store.Open(store.Options{Endpoints: []string{s.Endpoint}, Cert: e.Cert, Key: e.Key, CA: e.CA})
+		// By the socket, as the certificate need not have the address it listens at, such as 0.0.0.0.
+		p, err := store.Open(store.Options{Endpoints: []string{s.Endpoint}})
 		if err != nil {
 			return err
 		}
