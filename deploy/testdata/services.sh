@@ -56,7 +56,8 @@ install -m 600 $ca/127.0.0.1.key /etc/scuda/pool.key
 install -m 600 $ca/gpu1.crt $ca/gpu1.key /etc/scuda
 export SCUDA_POOL=https://127.0.0.1:2379 SCUDA_POOL_CA=/etc/scuda/ca.crt
 export SCUDA_POOL_CERT=/etc/scuda/gpu1.crt SCUDA_POOL_KEY=/etc/scuda/gpu1.key
-{ env | grep '^SCUDA_POOL'; echo POOL_SERVER=127.0.0.1:14833; echo POOL_LISTEN=127.0.0.1:2379; } >/etc/scuda/pool.env
+{ env | grep '^SCUDA_POOL'; echo POOL_SERVER=127.0.0.1:14833; echo POOL_LISTEN=127.0.0.1:2379
+  echo POOL_METRICS=127.0.0.1:9837; echo POOL_ANNOUNCE_METRICS=127.0.0.1:9838; } >/etc/scuda/pool.env
 systemctl start scuda-pool scuda-pool-announce
 for _ in $(seq 100); do
   ! scuda-pool status | grep -q '^127.0.0.1:14833 .* free$' || break
@@ -64,6 +65,10 @@ for _ in $(seq 100); do
 done
 scuda-pool status
 scuda-pool run -- scuda run -- "$scuda/../lib/scuda/scuda-load" up 4096 3
+metrics 9837 /tmp/pool
+grep '^scuda_pool_leases_taken_total 1$' /tmp/pool
+metrics 9838 /tmp/announce
+grep '^scuda_pool_server_announced{server="127.0.0.1:14833"} 1$' /tmp/announce
 grep -q '^CapEff:\s*0*$' "/proc/$(systemctl show -P MainPID scuda-pool)/status"
 grep -q '^CapEff:\s*0*2$' "/proc/$(systemctl show -P MainPID scuda-pool-announce)/status"
 systemctl stop scuda-pool-announce
