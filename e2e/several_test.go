@@ -327,6 +327,7 @@ func TestSeveralShareAProgram(t *testing.T) {
 	errs := p.err.String()
 	for _, want := range []string{
 		"a copy: what it names is of two servers",
+		"unified memory was allocated with a GPU of one server, and a GPU of another is to use it",
 		"the session with the scuda server " + second.addr + " is lost",
 	} {
 		if strings.Count(errs, want) != 1 {

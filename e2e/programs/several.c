@@ -234,6 +234,19 @@ int main(int argc, char **argv) {
   between(&two, &one, got);
   big_between(&two, &one);
 
+  // unified memory is one server's
+  CUdeviceptr unified;
+  use(&one);
+  CK(cuMemAllocManaged(&unified, 4 * N, CU_MEM_ATTACH_GLOBAL));
+  CK(LAUNCH(one.add, (N + 255) / 256, 256, 0, one.stream, &one.a, &one.b, &unified, &n));
+  CK(cuStreamSynchronize(one.stream));
+  use(&two);
+  WANT(LAUNCH(two.add, (N + 255) / 256, 256, 0, two.stream, &two.a, &two.b, &unified, &n), CUDA_ERROR_NOT_SUPPORTED);
+  ends_well(&two, 2);
+  use(&one);
+  CK(cuMemFree(unified));
+  ends_well(&one, 2);
+
   // contexts and objects end where they are
   CK(cuMemFree(two.big));
   CK(cuStreamDestroy(two.stream));

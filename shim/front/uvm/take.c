@@ -122,12 +122,31 @@ static int32_t take(enum scuda_reach reach, const struct scuda_named *n, uint64_
   return scuda_uvm_acquire(reach, n, key);
 }
 
+/* A server has memory for the ranges of its own contexts alone. */
+static int32_t check_server(const struct scuda_named *n) {
+  static _Atomic int said;
+  int others = 0;
+  scuda_lock(&scuda_uvm.lock);
+  for (uint32_t i = 0; i < n->count && !others; i++) {
+    const struct va_range *a = scuda_va_range_at(n->list[i]);
+    others = a && scuda_slot_server(a->context) != scuda_server();
+  }
+  scuda_unlock(&scuda_uvm.lock);
+  if (!others) return CUDA_SUCCESS;
+  if (!atomic_exchange(&said, 1))
+    scuda_log(SCUDA_WARN, "unified memory was allocated with a GPU of one server, and a GPU of another is to use it, "
+              "which is not supported (CUDA_ERROR_NOT_SUPPORTED)");
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 int32_t scuda_managed_take(enum scuda_reach reach, const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!scuda_managed_some()) || !scuda_thread()->current) return CUDA_SUCCESS;
   struct scuda_named n;
   /* else kernels take all there is */
-  int look = reach == SCUDA_NAMED || atomic_load(&scuda_uvm.restricted) || atomic_load(&scuda_captures);
+  int look = reach == SCUDA_NAMED || atomic_load(&scuda_uvm.restricted) || atomic_load(&scuda_captures) ||
+             scuda_several();
   int32_t r = scuda_named_gather(&n, look ? given : NULL, bytes);
+  if (!r && SCUDA_UNLIKELY(scuda_several())) r = check_server(&n);
   if (!r && (reach != SCUDA_NAMED || n.count)) r = take(reach, &n, stream, ptds);
   scuda_named_forget(&n);
   return r;
