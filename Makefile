@@ -100,7 +100,7 @@ generate: check-go needs-build needs-lint ## write what is generated: from the A
 # Built by Go's own cache of builds: about 2.5 minutes of processor time the first time.
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # $(call lint,MODULE,GOFLAGS). What a module imports is compiled for the linters: with the race detector, so that
-# `make test` finds it in Go's cache of builds; so it is with go vet below. The pool's tests build its program without.
+# `make test` finds it in Go's cache of builds; so it is with go vet below. The pool's is that of `make pool`.
 lint = cd $(1) && GOFLAGS=$(2) $(CURDIR)/build/golangci-lint run --allow-parallel-runners \
 	--config $(CURDIR)/.golangci.yml
 # Other compilers give other bytes.
@@ -111,7 +111,7 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	$(call step,build golangci-lint,GOBIN=$(CURDIR)/build $(GO) install $(GOLANGCI_LINT))
 	$(call step,golangci-lint,$(call lint,.,-race))
 	$(call step,golangci-lint of the Kubernetes driver,$(call lint,deploy/kubernetes,-race))
-	$(call step,golangci-lint of the pool,$(call lint,deploy/pool))
+	$(call step,golangci-lint of the pool,$(call lint,deploy/pool,-trimpath CGO_ENABLED=0))
 	$(call step,golangci-lint of the test of docs/nomad.md,$(call lint,deploy/nomad,-race))
 	$(call step,go vet of generated code (which golangci-lint leaves out),$(GO) vet -race $$(git grep -l \
 	'^// Code generated .* DO NOT EDIT' -- '*.go' | xargs -n1 dirname | sort -u | sed 's|^|./|'))

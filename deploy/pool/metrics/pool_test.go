@@ -332,7 +332,8 @@ func TestPort(t *testing.T) {
 		t.Errorf("a port in use: %v", err)
 	}
 	p.Close()
-	if _, err := client.Get("http://" + p.Addr().String() + "/healthz"); err == nil {
+	if r, err := client.Get("http://" + p.Addr().String() + "/healthz"); err == nil {
+		r.Body.Close()
 		t.Error("a closed port answers")
 	}
 }
