@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"sync"
 	"time"
 
@@ -18,12 +16,8 @@ import (
 // gpuTimeout bounds how long a scrape waits for NVML.
 const gpuTimeout = 2 * time.Second
 
-// Bounds of the metrics port, which asks nobody for a token.
-const (
-	metricsPlaces  = 64              // connections
-	metricsIdle    = 2 * time.Minute // of a connection that is kept: longer than between two scrapes
-	metricsWriting = 3 * time.Minute // of an answer: longer than a profile takes
-)
+// metricsWriting is for how long an answer of the metrics port may be written: longer than a profile takes.
+const metricsWriting = 3 * time.Minute
 
 // recent is how long what a scrape has asked for serves the next ones.
 const recent = time.Second
@@ -34,15 +28,8 @@ var (
 	errStarting = errors.New("starting: no worker has opened the driver yet")
 )
 
-// metricsPort is the HTTP port beside the server's own; nil where none was asked for.
-type metricsPort struct {
-	listener net.Listener
-	server   *http.Server
-	done     sync.WaitGroup
-}
-
 // openMetrics prepares the server's metrics and, where the configuration says so, the port that offers them.
-func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
+func (s *supervisor) openMetrics(ctx context.Context) (*door.Port, error) {
 	build := metrics.Build{Version: release.Version(), Digest: digest[:12]}
 	if s.cfg.Metrics == "" {
 		s.metrics = metrics.NewServer(build, nil)
@@ -61,20 +48,11 @@ func (s *supervisor) openMetrics(ctx context.Context) (*metricsPort, error) {
 	if s.images != nil {
 		s.metrics.ModuleCache(s.cacheFigures)
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.cfg.Metrics)
+	p, err := door.OpenPort(ctx, s.cfg.Metrics, s.metrics.Handler(s.readiness, s.cfg.Profiles), metricsWriting)
 	if err != nil {
-		return nil, fmt.Errorf("cannot offer metrics on %s; choose another port with --metrics HOST:PORT (0 picks one): %w",
-			s.cfg.Metrics, err)
+		return nil, err
 	}
-	p := &metricsPort{listener: l}
-	p.server = &http.Server{
-		Handler:           s.metrics.Handler(s.readiness, s.cfg.Profiles),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: metricsWriting, IdleTimeout: metricsIdle,
-		MaxHeaderBytes: 16 << 10,
-	}
-	p.done.Go(func() { _ = p.server.Serve(door.Listen(l, metricsPlaces)) })
-	s.log.Info("metrics", "address", l.Addr().String())
+	s.log.Info("metrics", "address", p.Addr().String())
 	return p, nil
 }
 
@@ -111,22 +89,6 @@ func (s *supervisor) readiness() error {
 		return errStarting
 	}
 	return nil
-}
-
-func (p *metricsPort) addr() net.Addr {
-	if p == nil {
-		return nil
-	}
-	return p.listener.Addr()
-}
-
-// Close ends the port.
-func (p *metricsPort) Close() {
-	if p == nil {
-		return
-	}
-	_ = p.server.Close()
-	p.done.Wait()
 }
 
 // countWorker follows a CUDA worker from now, when it is warm, to its end.

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"scuda.dev/scuda/server/door"
 	"scuda.dev/scuda/transport"
 )
 
@@ -93,7 +94,7 @@ func TestMetricsAddressInUse(t *testing.T) {
 func TestIdleScrapers(t *testing.T) {
 	s := serve(t, func(c *Config) { c.Metrics = "127.0.0.1:0" })
 	var kept []net.Conn
-	for range 2 * metricsPlaces {
+	for range 2 * door.PortPlaces {
 		c, err := net.Dial("tcp", strings.TrimPrefix(s.metrics, "http://"))
 		if err != nil {
 			t.Fatal(err)

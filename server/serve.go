@@ -178,7 +178,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		len(facts.Devices))
 	if cfg.Ready != nil {
 		cfg.Ready(Status{
-			Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: port.addr(),
+			Addr: cfg.Listener.Addr(), GPU: facts.GPU, Driver: facts.Driver, Devices: facts.Devices, Metrics: port.Addr(),
 			Fingerprint: cfg.Tenants.Fingerprint(),
 		})
 	}

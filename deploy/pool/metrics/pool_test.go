@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"scuda.dev/scuda/deploy/pool/plan"
+	"scuda.dev/scuda/server/door"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -327,7 +328,7 @@ func TestPort(t *testing.T) {
 			t.Errorf("%s: %d, %v: %.500s", c.path, r.StatusCode, err, body)
 		}
 	}
-	if _, err := Open(t.Context(), p.Addr().String(), http.NotFoundHandler()); !errors.Is(err, ErrListen) ||
+	if _, err := Open(t.Context(), p.Addr().String(), http.NotFoundHandler()); !errors.Is(err, door.ErrPort) ||
 		!strings.Contains(err.Error(), "choose another port with --metrics") {
 		t.Errorf("a port in use: %v", err)
 	}
