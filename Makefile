@@ -27,8 +27,7 @@ endif
 
 # Without cgo, as it has etcd in it and nothing of the client.
 pool: build ## build build/scuda-pool, which gives out GPUs of several servers (docs/pool.md)
-	$(call step,build the pool's program into build,CGO_ENABLED=0 $(GO) -C deploy/pool build -trimpath \
-	-ldflags "-s -w -X main.version=$(SCUDA_VERSION)" -o $(CURDIR)/build/scuda-pool ./cmd/scuda-pool)
+	$(call step,build the pool's program into build,./deploy/pool/build.sh build)
 
 # Without go vet, which is golangci-lint's (make lint).
 TEST_FLAGS := -race -shuffle=on -count=1 -vet=off

@@ -31,12 +31,8 @@ step() { # WHAT COMMAND…
 arm64() { GOARCH=arm64 CC=aarch64-linux-gnu-gcc "$@"; }
 step "the client libraries for aarch64" arm64 ./shim/build.sh build/arm64/lib
 step "the programs for aarch64" arm64 ./cmd/build.sh build/arm64
-pool() { # PROCESSOR FOLDER
-  CGO_ENABLED=0 GOARCH=$1 "${GO:-go}" -C deploy/pool build -trimpath -ldflags "-s -w -X main.version=$SCUDA_VERSION" \
-    -o "$PWD/$2/scuda-pool" ./cmd/scuda-pool
-}
-step "the pool's program" pool amd64 build
-step "the pool's program for aarch64" pool arm64 build/arm64
+step "the pool's program" ./deploy/pool/build.sh build
+step "the pool's program for aarch64" arm64 ./deploy/pool/build.sh build/arm64
 step "packages for x86-64" ./deploy/dist.sh "$out"
 step "packages for aarch64" ./deploy/dist.sh "$out" build/arm64
 for build in x86_64:build aarch64:build/arm64; do

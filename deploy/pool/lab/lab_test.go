@@ -43,10 +43,8 @@ func TestMain(m *testing.M) {
 	folder, err := os.MkdirTemp("", "pool")
 	if err == nil {
 		pool = filepath.Join(folder, "scuda-pool")
-		build := exec.Command("go", "build", "-trimpath", "-o", pool, "../cmd/scuda-pool") // as make pool does: it is cached
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		var text []byte
-		if text, err = build.CombinedOutput(); err != nil {
+		if text, err = exec.Command("../build.sh", folder).CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, text)
 		}
 	}
