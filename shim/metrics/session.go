@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"runtime"
+	"slices"
 
 	"scuda.dev/scuda/api/class"
 	"scuda.dev/scuda/api/cuda"
@@ -38,11 +39,11 @@ func Sessions(t *Text, all *session.Sessions, version string) {
 	}
 }
 
-// each writes a sample of each server.
-func each(t *Text, all *session.Sessions, name string, of func(*session.Session) float64) {
+// each writes a sample of each server, with these labels before its own.
+func each(t *Text, all *session.Sessions, name string, of func(*session.Session) float64, labels ...string) {
 	for i := range all.Servers() {
 		s := all.Of(i)
-		t.Sample(name, of(s), "server", s.Server())
+		t.Sample(name, of(s), slices.Concat(labels, []string{"server", s.Server()})...)
 	}
 }
 
@@ -54,29 +55,21 @@ func number(yes bool) float64 {
 }
 
 func transports(t *Text, all *session.Sessions) {
-	t.Family("scuda_client_transport_bytes_total", "Bytes of scuda's protocol by direction and transport.", Counter)
-	for i := range all.Servers() {
-		s := all.Of(i)
-		f := s.Figures()
-		for _, x := range []struct {
-			direction, transport string
-			n                    uint64
-		}{
-			{"received", "tcp", f.Received}, {"received", "rdma", s.RDMA.ReceivedBytes.Load()},
-			{"sent", "tcp", f.Sent}, {"sent", "rdma", s.RDMA.SentBytes.Load()},
-		} {
-			t.Sample("scuda_client_transport_bytes_total", float64(x.n), "direction", x.direction, "transport", x.transport,
-				"server", s.Server())
-		}
+	count := func(name string, of func(*session.Session) uint64, labels ...string) {
+		each(t, all, name, func(s *session.Session) float64 { return float64(of(s)) }, labels...)
 	}
-	t.Family("scuda_client_transport_changes_total", "Times that the bulk data moved to another transport.", Counter)
-	for i := range all.Servers() {
-		s := all.Of(i)
-		t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Established.Load()), "from", "tcp", "to", "rdma",
-			"server", s.Server())
-		t.Sample("scuda_client_transport_changes_total", float64(s.RDMA.Lost.Load()), "from", "rdma", "to", "tcp",
-			"server", s.Server())
-	}
+	const bytes, changes = "scuda_client_transport_bytes_total", "scuda_client_transport_changes_total"
+	t.Family(bytes, "Bytes of scuda's protocol by direction and transport.", Counter)
+	count(bytes, func(s *session.Session) uint64 { return s.Figures().Received }, "direction", "received",
+		"transport", "tcp")
+	count(bytes, func(s *session.Session) uint64 { return s.RDMA.ReceivedBytes.Load() }, "direction", "received",
+		"transport", "rdma")
+	count(bytes, func(s *session.Session) uint64 { return s.Figures().Sent }, "direction", "sent", "transport", "tcp")
+	count(bytes, func(s *session.Session) uint64 { return s.RDMA.SentBytes.Load() }, "direction", "sent",
+		"transport", "rdma")
+	t.Family(changes, "Times that the bulk data moved to another transport.", Counter)
+	count(changes, func(s *session.Session) uint64 { return s.RDMA.Established.Load() }, "from", "tcp", "to", "rdma")
+	count(changes, func(s *session.Session) uint64 { return s.RDMA.Lost.Load() }, "from", "rdma", "to", "tcp")
 }
 
 func front(t *Text, c *session.Counts) {

@@ -120,9 +120,17 @@ static void take_seat(uint32_t server, const struct wire_order_place *at, uint64
   }
 }
 
-static int32_t join(void) {
-  struct wire_order_place at[SCUDA_SERVERS] = {0};
-  uint64_t end[SCUDA_SERVERS] = {0};
+/* Asks all servers; the first error. */
+static int32_t ask_places(struct wire_order_place *at, uint64_t *end) {
+  int32_t first = CUDA_SUCCESS;
+  for (uint32_t i = 0; i < scuda_servers; i++) {
+    int32_t r = scuda_server_lost(i) ? CUDA_SUCCESS : ask_place(i, &at[i], &end[i]);
+    if (!first) first = r;
+  }
+  return first;
+}
+
+static int32_t join(struct wire_order_place *at, uint64_t *end) {
   snprintf(path, sizeof path, "/dev/shm/scuda-order-%u", (unsigned)geteuid());
   int fd = open_page();
   void *mem = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct page), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -134,9 +142,7 @@ static int32_t join(void) {
     if (fd >= 0) close(fd);
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
-  int32_t r = CUDA_SUCCESS;
-  for (uint32_t i = 0; i < scuda_servers && !r; i++)
-    if (!scuda_server_lost(i)) r = ask_place(i, &at[i], &end[i]);
+  int32_t r = ask_places(at, end);
   if (r) {
     munmap(mem, sizeof(struct page));
     close(fd);
@@ -147,15 +153,6 @@ static int32_t join(void) {
   lock_fd = fd;
   for (uint32_t i = 0; i < scuda_servers; i++) take_seat(i, &at[i], end[i]);
   return CUDA_SUCCESS;
-}
-
-/* Other threads' commands may have come between a session's place and the moment from which they are noted; another
- * answer is behind them. */
-static void catch_up(void) {
-  struct wire_order_place at;
-  uint64_t end;
-  for (uint32_t i = 0; i < scuda_servers; i++)
-    if (!scuda_server_lost(i)) ask_place(i, &at, &end);
 }
 
 /* The program is about to say something to another process perhaps. A forked child has no page. */
@@ -170,9 +167,13 @@ void scuda_order_join(void) {
   if (SCUDA_LIKELY(atomic_load(&scuda_ordering))) return;
   scuda_lock(&once);
   if (!atomic_load(&scuda_ordering) && scuda_serving()) {
-    int32_t r = join();
+    struct wire_order_place at[SCUDA_SERVERS] = {0};
+    uint64_t end[SCUDA_SERVERS] = {0};
+    int32_t r = join(at, end);
     atomic_store(&scuda_ordering, r ? SCUDA_ORDER_ANSWERED : SCUDA_ORDER_TOLD);
-    if (!r) catch_up();
+    /* Other threads' commands may have come between a session's place and this moment, from which on they are noted;
+     * another answer is behind them. */
+    if (!r) ask_places(at, end);
   }
   before_telling();
   void (*hook)(void (*)(void)) = (void (*)(void (*)(void)))dlsym(RTLD_DEFAULT, "scuda_before_telling");

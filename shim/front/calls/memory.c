@@ -276,19 +276,23 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
 int32_t scuda_hand_cuMemHostAlloc(void **p, uint64_t bytes, uint32_t flags) { return host_alloc(p, bytes, flags); }
 int32_t scuda_hand_cuMemAllocHost_v2(void **p, uint64_t bytes) { return host_alloc(p, bytes, 0); }
 
+static void synchronize_all(void) {
+  struct scuda_thread *t = scuda_thread();
+  const uint64_t current = t->current;
+  for (uint64_t context = 0; (context = scuda_context_behind(context));) {
+    t->current = context;
+    scuda_wire_cuCtxSynchronize(0);
+  }
+  t->current = current;
+}
+
 /* An operation of a GPU may still use the memory, in whichever context. Natively freeing it waits, so it does here. */
 static void quiesce(struct scuda_range *r) {
   int mapped = r->flags & SCUDA_RANGE_MAPPED, capturing = atomic_load(&scuda_captures) != 0;
   int busy = __atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) ||
              scuda_core.overlaps((void *)(uintptr_t)r->start, r->bytes) == 1 ||
              (mapped && atomic_load(&scuda_mapped_launched));
-  struct scuda_thread *t = scuda_thread();
-  const uint64_t current = t->current;
-  for (uint64_t context = 0; busy && !capturing && (context = scuda_context_behind(context));) {
-    t->current = context;
-    scuda_wire_cuCtxSynchronize(0);
-  }
-  t->current = current;
+  if (busy && !capturing) synchronize_all();
   if (mapped) scuda_unmap_host(r->start);
 }
 
