@@ -1,5 +1,6 @@
-// Trial tries the driver in a process that is started and isolated as workers are. It does natively what no client can
-// have a worker do: a checkpoint of the process, by itself and by who has started it, and CUPTI's records of kernels.
+// Command trial tries the driver in a process that is started and isolated as workers are. It does natively what no
+// client can have a worker do: a checkpoint of the process, by itself and by who has started it, and CUPTI's records of
+// kernels.
 // PTX and unified memory are there to compare. isolation.sh runs it.
 //
 //	trial [-cupti LIBRARY]
