@@ -167,7 +167,7 @@ static void repeat(void) {
   CK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
   CK(cuEventCreate(&done, 0));
   for (int k = 0; k < ranks; k++) want += (uint32_t)k + 1;
-  CK(cuMemsetD32(in, (uint32_t)rank + 1, N));
+  CK(cuMemsetD32Async(in, (uint32_t)rank + 1, N, other)); // the first sum's stream, which waits for no default stream
   for (int i = 0; i < TIMES; i++) {
     CUstream s = i % 3 ? stream : other;
     CK(cuStreamWaitEvent(s, done, 0));
