@@ -40,9 +40,8 @@ if test "${SCUDA_SKIP_CORE:-0}" != 1; then
   # A guest takes no signal of its host's, and does not read the control group's files again each second.
   godebug=asyncpreemptoff=1,updatemaxprocs=0
   names="-X runtime.godebugDefault=$godebug -X main.version=$SCUDA_VERSION"
-  # Nor does it have descriptors of its own (shim/core/guest).
-  printf '{"Replace": {"%s/src/runtime/netpoll_epoll.go": "%s/core/guest/netpoll.go"}}' "$("${GO:-go}" env GOROOT)" \
-    "$shim" > "$beside/overlay.json"
+  # Nor does it have descriptors of its own, or goroutines whose stacks are too small for the host's signal handlers.
+  "$shim/core/guest/overlay.sh" "$beside" > "$beside/overlay.json"
   wrapped="--wrap=x_cgo_getstackbound,--wrap=_cgo_try_pthread_create"
   "${GO:-go}" build -buildmode=c-shared -tags netgo,osusergo,scuda_guest -overlay "$beside/overlay.json" \
     -ldflags "-s -w $names '-extldflags=-Wl,$wrapped $hardened'" \
