@@ -17,7 +17,7 @@ list="\"$runtime/netpoll_epoll.go\": \"$here/netpoll.go\""
 changed() {
   sed "$3" "$runtime/$1" > "$out/$1"
   n=$(diff "$runtime/$1" "$out/$1" | grep -c '^>') || true
-  test "$n" = "$2" || { echo "overlay.sh: $1 of this Go has $n such lines, not $2: see what has become of them" >&2; exit 1; }
+  test "$n" = "$2" || { echo "overlay.sh: $n lines of this Go's $1 are changed, not $2" >&2; exit 1; }
   list="$list, \"$runtime/$1\": \"$out/$1\""
 }
 
