@@ -142,15 +142,16 @@ static int waits_wanted(void) {
          cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][CUPTI_CBID_SYNCHRONIZE_CONTEXT_SYNCHRONIZED];
 }
 
-static void waited(const struct scuda_profiled *c, uint32_t type, uint64_t ended) {
+static void waited(const struct scuda_profiled *c, uint32_t id, uint32_t type, uint64_t ended) {
   struct scuda_profile_ids ids;
   if (!waits_wanted()) return;
   int of_stream = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE ||
                   type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT;
-  cupti_front->ids(c->context, of_stream ? cupti_argument(c, 0) : UINT64_MAX, cupti_per_thread(c), &ids);
+  uint64_t context = id == CBID_cuCtxSynchronize_v2 ? cupti_argument(c, 0) : c->context;
+  cupti_front->ids(context, of_stream ? cupti_argument(c, 0) : UINT64_MAX, cupti_per_thread(c), &ids);
   if (!c->result && (type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE ||
                      (type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE && ids.stream)))
-    cupti_waited(c->correlation, kernel_thread(), ids.stream, cupti_real());
+    cupti_waited(c->correlation, kernel_thread(), &ids, cupti_real());
   if (cupti_active[CUPTI_ACTIVITY_KIND_SYNCHRONIZATION] && (!c->result || cupti_failed_waits)) {
     struct CUpti_ActivitySynchronization2 s = {
       .kind = CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, .type = type, .start = c->began, .end = ended,
@@ -161,13 +162,13 @@ static void waited(const struct scuda_profiled *c, uint32_t type, uint64_t ended
       cupti_event_numbers(cupti_argument(c, second), &s.cudaEventId, &s.cudaEventSyncId);
     cupti_write(&s, sizeof s);
   }
-  uint32_t id = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE ?
-                CUPTI_CBID_SYNCHRONIZE_STREAM_SYNCHRONIZED :
-                type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE ?
-                CUPTI_CBID_SYNCHRONIZE_CONTEXT_SYNCHRONIZED : 0;
-  if (id && !c->result && cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][id]) {
+  uint32_t told = type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE ?
+                  CUPTI_CBID_SYNCHRONIZE_STREAM_SYNCHRONIZED :
+                  type == CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_CONTEXT_SYNCHRONIZE ?
+                  CUPTI_CBID_SYNCHRONIZE_CONTEXT_SYNCHRONIZED : 0;
+  if (told && !c->result && cupti_called[CUPTI_CB_DOMAIN_SYNCHRONIZE][told]) {
     struct CUpti_SynchronizeData d = {.context = c->context, .stream = of_stream ? cupti_argument(c, 0) : 0};
-    cupti_call_back(CUPTI_CB_DOMAIN_SYNCHRONIZE, id, &d);
+    cupti_call_back(CUPTI_CB_DOMAIN_SYNCHRONIZE, told, &d);
   }
 }
 
@@ -221,7 +222,7 @@ static void leave(struct scuda_profiled *c) {
   uint64_t ended = m.wait || c->told & CUPTI_RECORDED ? cupti_now() : 0;
   if (c->told & CUPTI_RECORDED)
     record_call(CUPTI_ACTIVITY_KIND_DRIVER, id, c->correlation, c->began, ended, (uint32_t)c->result);
-  if (m.wait) waited(c, m.wait, ended);
+  if (m.wait) waited(c, id, m.wait, ended);
   if (!c->result) cupti_objects_leave(c, id);
   if (c->told & CUPTI_CALLED) call_back(c, id, CUPTI_API_EXIT);
 }

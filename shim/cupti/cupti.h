@@ -129,8 +129,8 @@ struct cupti_origin {          /* of work: the call that it came with */
   uint32_t graph;              /* the number of the executable graph that was launched; 0: as the server says */
 };
 void cupti_came_from(const struct cupti_origin *);
-/* a call that waited has returned; stream 0: it waited for all */
-void cupti_waited(uint32_t correlation, uint32_t thread, uint32_t stream, uint64_t end);
+/* a call that waited has returned: for a stream, 0: for all of the context */
+void cupti_waited(uint32_t correlation, uint32_t thread, const struct scuda_profile_ids *of, uint64_t end);
 void cupti_work_wanted(uint32_t kinds);    /* of wire.spec's profile; has a thread fetch it */
 int cupti_numbers(void);                   /* the server says the numbers of graphs that its records have */
 void cupti_work_check(void);               /* the server is told what is wanted, where it was not yet */

@@ -20,7 +20,7 @@ enum { FETCH_MS = 100, ANSWER = 1 << 20, SAMPLES = 8, DRIFT = 50 /* ppm */, STRE
 
 enum { ORIGINS = 1 << 16, WAITS = 1 << 10 };
 static struct cupti_origin *origins;
-static struct wait { uint64_t end; uint32_t correlation, thread, stream; } waits[WAITS];
+static struct wait { uint64_t end; uint32_t correlation, thread, stream, context; } waits[WAITS];
 static uint32_t wait_count;
 static pthread_mutex_t origin_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -46,9 +46,9 @@ void cupti_came_from(const struct cupti_origin *o) {
   pthread_mutex_unlock(&origin_lock);
 }
 
-void cupti_waited(uint32_t correlation, uint32_t thread, uint32_t stream, uint64_t end) {
+void cupti_waited(uint32_t correlation, uint32_t thread, const struct scuda_profile_ids *of, uint64_t end) {
   pthread_mutex_lock(&origin_lock);
-  waits[wait_count++ % WAITS] = (struct wait){end, correlation, thread, stream};
+  waits[wait_count++ % WAITS] = (struct wait){end, correlation, thread, of->stream, of->context};
   pthread_mutex_unlock(&origin_lock);
 }
 
@@ -69,7 +69,7 @@ static struct cupti_origin origin_of(const struct wire_profile_record *r, uint64
     i = places[n].at;
   for (; i != wait_count; i++) {
     const struct wait *w = &waits[i % WAITS];
-    if (w->thread != o.thread || (w->stream && w->stream != r->stream)) continue;
+    if (w->thread != o.thread || (w->stream ? w->stream != r->stream : w->context != r->context)) continue;
     if ((int32_t)(w->correlation - o.correlation) <= 0) continue;
     if (w->end < *latest) *latest = w->end;
     break;
