@@ -392,25 +392,6 @@ func TestSeveralResume(t *testing.T) {
 	}
 }
 
-// A timeline has the calls of a program with several servers, and says that it has no more.
-func TestSeveralHaveTimelines(t *testing.T) {
-	_, _, list := two(t)
-	prefix := filepath.Join(t.TempDir(), "timeline")
-	p := start(t, onTrial(list, "SCUDA_TIMELINE="+prefix), program("several"), kernels)
-	p.stdin.Close()
-	if code := p.wait(patience); code != 0 || p.out.String() != "two servers\n" ||
-		strings.Count(p.err.String(), "has its calls, and not what the GPUs did") != 1 {
-		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
-	}
-	files, err := filepath.Glob(prefix + ".*")
-	if err != nil || len(files) != 1 {
-		t.Fatalf("%q, %v", files, err)
-	}
-	if text, err := os.ReadFile(files[0]); err != nil || !strings.Contains(string(text), "cuLaunchKernel") {
-		t.Errorf("no launch in %d bytes, %v", len(text), err)
-	}
-}
-
 // What a client counts of its sessions is told apart by their servers.
 func TestSeveralHaveMetrics(t *testing.T) {
 	first, second, list := two(t)

@@ -35,10 +35,15 @@ func (s *server) trace(t *testing.T, code int, args ...string) *traced {
 
 func (s *server) traceOf(t *testing.T, code int, name string, args ...string) *traced {
 	t.Helper()
+	return traceWith(t, s.env(), code, name, args...)
+}
+
+func traceWith(t *testing.T, env []string, code int, name string, args ...string) *traced {
+	t.Helper()
 	folder := t.TempDir()
 	out, page := filepath.Join(folder, "trace.json"), filepath.Join(folder, "trace.html")
 	all := append([]string{"trace", "--kernels", "-o", out, "--html", page, "--", program(name)}, args...)
-	p := start(t, s.env(), scuda, all...)
+	p := start(t, env, scuda, all...)
 	if got := p.wait(patience); got != code {
 		t.Fatalf("exit status %d\n%s%s", got, p.out, p.err)
 	}

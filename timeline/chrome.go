@@ -39,7 +39,7 @@ var colors = [causes]string{Program: "thread_state_runnable", Network: "thread_s
 type place struct {
 	what   string
 	of     uint32 // the process
-	device uint32
+	device uint32 // or the server
 }
 
 // chrome writes events.
@@ -123,7 +123,7 @@ func (t *Timeline) Chrome(w io.Writer) error {
 
 // metadata says by which clock the times are, and how far they can be trusted.
 func (t *Timeline) metadata() map[string]any {
-	return map[string]any{
+	m := map[string]any{
 		"writer":               "scuda trace --kernels",
 		"clock":                "CLOCK_MONOTONIC of the client's machine, in µs since its beginning_ns",
 		"beginning_ns":         t.From,
@@ -135,6 +135,14 @@ func (t *Timeline) metadata() map[string]any {
 		"lost_at_server":       t.lostAtServer(),
 		"ended_by_a_signal":    t.killed(),
 	}
+	if len(t.Clocks) > 1 {
+		clocks := []int64{}
+		for _, of := range slices.Sorted(maps.Keys(t.Clocks)) {
+			clocks = append(clocks, t.Clocks[of].Offset)
+		}
+		m["server_clocks_ns"] = clocks
+	}
+	return m
 }
 
 func (t *Timeline) lostAtServer() (n uint64) {
@@ -259,28 +267,38 @@ func (c *chrome) gpus(p *Process, order int) {
 	}
 }
 
-// server writes what the server had in hand for a process.
+// server writes what servers had in hand for a process.
 func (c *chrome) server(p *Process, order int) {
-	if len(p.Commands)+len(p.Turns) == 0 {
-		return
+	const carriesOut, keptBack = 1, 2
+	known := map[[2]uint64]bool{}
+	row := func(of uint16, tid uint64, name string) uint64 {
+		pid := c.pid(place{"server", p.PID, uint32(of)})
+		if !known[[2]uint64{pid}] {
+			known[[2]uint64{pid}] = true
+			which := ""
+			if len(c.t.Clocks) > 1 {
+				which = fmt.Sprintf(" %d", of+1)
+			}
+			c.process(pid, order, fmt.Sprintf("server%s, for process %d", which, p.PID))
+		}
+		if key := [2]uint64{pid, tid}; !known[key] {
+			known[key] = true
+			c.row(pid, tid, int(tid), name)
+		}
+		return pid
 	}
-	pid := c.pid(place{what: "server", of: p.PID})
-	c.process(pid, order, fmt.Sprintf("server, for process %d", p.PID))
-	c.row(pid, 1, 1, "carries out")
 	for i := range p.Commands {
 		x := &p.Commands[i]
 		args := map[string]any{"correlation": x.Correlation}
 		if call, found := p.byID[x.Correlation]; found {
 			args["queue_us"] = float64(x.From-p.Calls[call].Began) / 1e3 // from the call to here
 		}
-		c.put(c.slice(pid, 1, x.Span, Operation(x.Op), "server", args))
-	}
-	if len(p.Turns) > 0 {
-		c.row(pid, 2, 2, "kept back: another session's turn")
+		c.put(c.slice(row(x.Server, carriesOut, "carries out"), carriesOut, x.Span, Operation(x.Op), "server", args))
 	}
 	for i := range p.Turns {
 		x := &p.Turns[i]
-		c.put(c.slice(pid, 2, x.Span, Operation(x.Op), "turn", map[string]any{"correlation": x.Correlation}))
+		pid := row(x.Server, keptBack, "kept back: another session's turn")
+		c.put(c.slice(pid, keptBack, x.Span, Operation(x.Op), "turn", map[string]any{"correlation": x.Correlation}))
 	}
 }
 

@@ -115,8 +115,9 @@ func (w Why) String() string {
 	return fmt.Sprintf("wait %d", uint32(w))
 }
 
-// answer is what the server said to a question, or that something else is recorded from now on.
+// answer is what a server said to a question, or that it records something else from now on.
 type answer struct {
+	of              uint16 // the server's number, in the order of SCUDA_SERVER
 	asked, answered int64
 	payload         []byte // of a question for records
 	control         bool
@@ -201,7 +202,7 @@ func (p *Part) block(b []byte) error {
 		if n < eventHead || n%8 != 0 || n > uint64(len(b)) {
 			return fmt.Errorf("%w: an event of %d bytes, %d are left", ErrPart, n, len(b))
 		}
-		if err := p.event(thread, le.Uint16(b[4:]), b[eventHead:n]); err != nil {
+		if err := p.event(thread, le.Uint16(b[4:]), le.Uint16(b[6:]), b[eventHead:n]); err != nil {
 			return err
 		}
 		b = b[n:]
@@ -216,7 +217,7 @@ var sizes = map[uint16]int{
 	eventThread: 8,
 }
 
-func (p *Part) event(thread uint32, kind uint16, b []byte) error {
+func (p *Part) event(thread uint32, kind, server uint16, b []byte) error {
 	size, known := sizes[kind]
 	if !known {
 		return nil // of a later release
@@ -245,9 +246,10 @@ func (p *Part) event(thread uint32, kind uint16, b []byte) error {
 		if length > len(rest) {
 			return fmt.Errorf("%w: an answer of %d bytes in %d", ErrPart, length, len(rest))
 		}
-		p.answers = append(p.answers, answer{asked: at(8), answered: at(16), payload: rest[:length]})
+		p.answers = append(p.answers, answer{of: server, asked: at(8), answered: at(16), payload: rest[:length]})
 	case eventControl:
-		p.answers = append(p.answers, answer{asked: at(8), answered: at(16), control: true, kept: u32(4), server: at(24)})
+		p.answers = append(p.answers, answer{of: server, asked: at(8), answered: at(16), control: true, kept: u32(4),
+			server: at(24)})
 	case eventTraffic:
 		p.traffic = append(p.traffic, Traffic{at(0), u64(8), u64(16), u64(24), u64(32)})
 	case eventDomain:

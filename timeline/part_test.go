@@ -71,6 +71,12 @@ func event(kind uint16, fields ...any) []byte {
 	return b
 }
 
+// from says that a server's answer is in an event.
+func from(server uint16, event []byte) []byte {
+	binary.LittleEndian.PutUint16(event[6:], server)
+	return event
+}
+
 func callEvent(function, correlation int, began, ended int64, stream, context int) []byte {
 	return event(eventCall, function, correlation, began, ended, 0, stream, context, 0)
 }

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -11,9 +12,23 @@ import (
 	"scuda.dev/scuda/api/wire"
 )
 
-// server takes in what the server recorded, by the client's clock: no work begins before the call that it came with,
-// and none ends after the return of a wait that was for it. It gives how far the times can be trusted.
-func (p *Process) server(answers []answer) (trust Clock) {
+// servers takes in what servers recorded. Each has a clock of its own, and its own numbers of names. It gives how far
+// the times can be trusted, by server.
+func (p *Process) servers(answers []answer) map[uint16]Clock {
+	by := map[uint16][]answer{}
+	for _, a := range answers {
+		by[a.of] = append(by[a.of], a)
+	}
+	trust := map[uint16]Clock{}
+	for _, of := range slices.Sorted(maps.Keys(by)) {
+		trust[of] = p.server(of, by[of])
+	}
+	return trust
+}
+
+// server takes in what a server recorded, by the client's clock: no work begins before the call that it came with, and
+// none ends after the return of a wait that was for it. It gives how far the times can be trusted.
+func (p *Process) server(of uint16, answers []answer) (trust Clock) {
 	slices.SortStableFunc(answers, func(a, b answer) int { return cmp.Compare(a.asked, b.asked) })
 	c := newClock()
 	work, commands, turns := len(p.Work), len(p.Commands), len(p.Turns)
@@ -28,7 +43,7 @@ func (p *Process) server(answers []answer) (trust Clock) {
 			}
 			continue
 		}
-		head, ok := p.records(a.payload, names)
+		head, ok := p.records(of, a.payload, names)
 		if !ok {
 			continue
 		}
@@ -70,7 +85,7 @@ func (p *Process) server(answers []answer) (trust Clock) {
 }
 
 // records reads one answer. It says whether it is as it should be.
-func (p *Process) records(b []byte, names map[uint32]string) (head *wire.ProfileRecords, ok bool) {
+func (p *Process) records(of uint16, b []byte, names map[uint32]string) (head *wire.ProfileRecords, ok bool) {
 	head, b, ok = wire.View[wire.ProfileRecords](b)
 	if !ok {
 		return nil, false
@@ -92,11 +107,11 @@ func (p *Process) records(b []byte, names map[uint32]string) (head *wire.Profile
 		span := Span{int64(r.Start), int64(r.End)}
 		switch r.Kind {
 		case wire.ProfileCommands:
-			p.Commands = append(p.Commands, Command{span, uint16(r.Value), r.Correlation, span.From})
+			p.Commands = append(p.Commands, Command{span, of, uint16(r.Value), r.Correlation, span.From})
 		case wire.ProfileTurns:
-			p.Turns = append(p.Turns, Command{span, uint16(r.Value), r.Correlation, span.From})
+			p.Turns = append(p.Turns, Command{span, of, uint16(r.Value), r.Correlation, span.From})
 		case wire.ProfileKernels, wire.ProfileCopies, wire.ProfileMemsets, wire.ProfileGraphs:
-			w := Work{Kind: cuda.WorkKind(r.Kind), Name: names[r.Name], Device: r.Device, Stream: r.Stream,
+			w := Work{Kind: cuda.WorkKind(r.Kind), Name: names[r.Name], Server: of, Device: r.Device, Stream: r.Stream,
 				Context: r.Context, Correlation: r.Correlation, Bytes: r.Bytes, Grid: r.Grid, Block: r.Block,
 				Registers: r.Registers, Shared: r.StaticShared + r.DynamicShared, Graph: r.Graph,
 				Source: cuda.MemoryKind(r.Source), Target: cuda.MemoryKind(r.Target), Call: -1,

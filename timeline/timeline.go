@@ -3,6 +3,7 @@ package timeline
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,7 +16,8 @@ type Timeline struct {
 	Processes []*Process
 	GPUs      []*GPU
 	From, To  int64
-	Clock     Clock // how far times of server and GPU can be trusted
+	Clock     Clock            // how far times of servers and GPUs can be trusted
+	Clocks    map[uint16]Clock // likewise, by server
 	Lost      uint64
 }
 
@@ -47,6 +49,7 @@ type Work struct {
 	Span
 	Kind            cuda.WorkKind
 	Name            string
+	Server          uint16
 	Device, Stream  uint32
 	Context         uint32
 	Correlation     uint32
@@ -61,9 +64,10 @@ type Work struct {
 	server, through int64
 }
 
-// Command is what the server carried out.
+// Command is what a server carried out.
 type Command struct {
 	Span
+	Server      uint16
 	Op          uint16
 	Correlation uint32
 	server      int64
@@ -90,9 +94,10 @@ type Mark struct {
 	Payload                any
 }
 
-// GPU is one of the server's, as the program used it.
+// GPU is one of the servers', as the program used it.
 type GPU struct {
 	Device uint32
+	Server uint16 // whose it is
 	Span          // in which it is looked at: the lives of the processes that used it
 	Busy   []Span // by this program
 	Gaps   []Reason
@@ -109,7 +114,7 @@ func Operation(op uint16) string {
 
 // Build joins the files of a program.
 func Build(parts []*Part) *Timeline {
-	t := &Timeline{}
+	t := &Timeline{Clocks: map[uint16]Clock{}}
 	by := map[uint32]*Process{}
 	for _, part := range parts {
 		p := by[part.PID]
@@ -119,7 +124,12 @@ func Build(parts []*Part) *Timeline {
 			t.Processes = append(t.Processes, p)
 		}
 		t.Lost += part.Lost
-		t.Clock = t.Clock.join(p.take(part))
+		for of, c := range p.take(part) {
+			t.Clocks[of] = t.Clocks[of].join(c)
+		}
+	}
+	for _, of := range slices.Sorted(maps.Keys(t.Clocks)) {
+		t.Clock = t.Clock.join(t.Clocks[of])
 	}
 	slices.SortFunc(t.Processes, func(a, b *Process) int {
 		return cmp.Or(cmp.Compare(a.Began, b.Began), cmp.Compare(a.PID, b.PID))
@@ -134,8 +144,8 @@ func Build(parts []*Part) *Timeline {
 	return t
 }
 
-// take adds what one file has. It gives how far times of the server can be trusted.
-func (p *Process) take(part *Part) Clock {
+// take adds what one file has. It gives how far times of the servers can be trusted.
+func (p *Process) take(part *Part) map[uint16]Clock {
 	p.Began = min(p.Began, part.Began)
 	p.Ended = max(p.Ended, part.Began, part.Ended)
 	p.Orderly = p.Orderly || part.Ended != 0
@@ -152,7 +162,7 @@ func (p *Process) take(part *Part) Clock {
 		p.ranges(part)
 	}
 	if len(part.calls)+len(part.waits)+len(part.answers) == 0 {
-		return Clock{}
+		return nil
 	}
 	p.GPU = true
 	first := len(p.Calls)
@@ -170,7 +180,7 @@ func (p *Process) take(part *Part) Clock {
 		}
 	}
 	p.Traffic = append(p.Traffic, part.traffic...)
-	return p.server(part.answers)
+	return p.servers(part.answers)
 }
 
 // prefer says whether a call is the one that work with its correlation came with: of the driver's calls in one of the
@@ -236,7 +246,7 @@ func (t *Timeline) explain() {
 			w := &p.Work[i]
 			g := by[w.Device]
 			if g == nil {
-				g = &GPU{Device: w.Device, Span: Span{p.Began, p.Ended}}
+				g = &GPU{Device: w.Device, Server: w.Server, Span: Span{p.Began, p.Ended}}
 				by[w.Device] = g
 				t.GPUs = append(t.GPUs, g)
 			}
@@ -250,14 +260,14 @@ func (t *Timeline) explain() {
 		g.Busy = Union(g.Busy)
 		var reasons []Reason
 		for _, p := range t.Processes {
-			reasons = append(reasons, p.reasons(g.Device)...)
+			reasons = append(reasons, p.reasons(g)...)
 		}
 		g.Gaps = Explain(g.From, g.To, g.Busy, reasons)
 	}
 }
 
-// reasons are what may hold up a GPU.
-func (p *Process) reasons(device uint32) (list []Reason) {
+// reasons are what may hold up a GPU. What another server has in hand does not.
+func (p *Process) reasons(g *GPU) (list []Reason) {
 	add := func(from, to int64, c Cause, detail string) {
 		if to > from {
 			list = append(list, Reason{Span{from, to}, c, detail})
@@ -270,6 +280,9 @@ func (p *Process) reasons(device uint32) (list []Reason) {
 	taken := map[uint32]int64{} // by correlation: when the server had it in hand
 	for i := range p.Commands {
 		c := &p.Commands[i]
+		if c.Server != g.Server {
+			continue
+		}
 		if at, found := taken[c.Correlation]; !found || c.From < at {
 			taken[c.Correlation] = c.From
 		}
@@ -280,11 +293,14 @@ func (p *Process) reasons(device uint32) (list []Reason) {
 	}
 	for i := range p.Turns {
 		c := &p.Turns[i]
+		if c.Server != g.Server {
+			continue
+		}
 		add(c.From, c.To, Others, "its turn, before "+Operation(c.Op))
 	}
 	for i := range p.Work {
 		w := &p.Work[i]
-		if w.Device != device {
+		if w.Device != g.Device {
 			continue
 		}
 		at, found := taken[w.Correlation]

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
 )
 
 // TestBuild: by one clock, no kernel is before its launch nor after the wait that saw it, each has its call, idle time
@@ -59,6 +60,77 @@ func TestBuild(t *testing.T) {
 	about(Server, 20+2) // 230 to 250, and a copy's command
 	about(Network, 10+18+10)
 	about(Program, 99+50+100+489)
+}
+
+// several is a program whose two servers have clocks that are far apart, and number their names alike.
+func several() *file {
+	const other = ahead - 7e11
+	record := func(kind, correlation uint32, clock, from, to int64, more wire.ProfileRecord) wire.ProfileRecord {
+		more.Kind, more.Correlation = kind, correlation
+		more.Start, more.End = uint64(from*1e3+clock), uint64(to*1e3+clock)
+		return more
+	}
+	first := wire.ProfileRecord{Device: 0, Context: 1, Stream: 1, Name: 1}
+	second := wire.ProfileRecord{Device: 1, Context: 2, Stream: 2, Name: 1}
+	launch := wire.ProfileRecord{Value: uint32(wire.OpLaunch)}
+	f := newFile(7, "x", 0, 1000e3)
+	f.block(7, "x", event(eventName, 1, 0, "cuLaunchKernel"), callEvent(1, 11, 100e3, 101e3, 0, 0),
+		callEvent(1, 12, 200e3, 201e3, 0, 0),
+		event(eventControl, 775, 775, int64(0), int64(2e3), int64(1e3)+ahead),
+		from(1, event(eventControl, 775, 775, int64(2e3), int64(4e3), int64(3e3)+other)),
+		read(600e3, 602e3, 601e3+ahead, []string{"add"}, record(wire.ProfileKernels, 11, ahead, 110, 150, first),
+			record(wire.ProfileCommands, 11, ahead, 105, 900, launch)),
+		from(1, read(603e3, 605e3, 604e3+other, []string{"scale"},
+			record(wire.ProfileKernels, 12, other, 230, 250, second),
+			record(wire.ProfileCommands, 12, other, 210, 220, launch))))
+	return f
+}
+
+// TestServers: each server's times are by its own clock, its names by its own numbers, and what one has in hand holds
+// up no GPU of the other's.
+func TestServers(t *testing.T) {
+	line := build(t, several())
+	p := line.Processes[0]
+	if len(p.Work) != 2 || len(p.Commands) != 2 || len(line.GPUs) != 2 || len(line.Clocks) != 2 {
+		t.Fatalf("%+v, clocks %v", p, line.Clocks)
+	}
+	near := func(at, want int64) bool { return at > want-2e3 && at < want+2e3 }
+	for i, want := range []struct {
+		name     string
+		from, to int64
+		clock    int64
+		server   time.Duration // of which the GPU is idle because of the server
+	}{{"add", 110e3, 150e3, ahead, 755e3}, {"scale", 230e3, 250e3, ahead - 7e11, 20e3}} {
+		w := p.Work[i]
+		if w.Name != want.name || int(w.Device) != i || int(w.Server) != i || w.Call != i || !near(w.From, want.from) ||
+			!near(w.To, want.to) {
+			t.Errorf("%+v", w)
+		}
+		if c := line.Clocks[uint16(i)]; !near(c.Offset, want.clock) || c.Most > 2e3 || c.Most > line.Clock.Most {
+			t.Errorf("clock %d: %+v", i, c)
+		}
+		if got := line.GPUs[i].Causes()[Server].Time; !near(int64(got), int64(want.server)) {
+			t.Errorf("GPU %d was idle for %v because of its server, want %v", i, got, want.server)
+		}
+	}
+	var b bytes.Buffer
+	if err := line.Chrome(&b); err != nil {
+		t.Fatal(err)
+	}
+	events, err := Validate(b.Bytes())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, b.String())
+	}
+	var groups []string
+	for _, e := range events {
+		if e.Name == "process_name" && strings.HasPrefix(e.Args["name"].(string), "server") {
+			groups = append(groups, e.Args["name"].(string))
+		}
+	}
+	if !slices.Equal(groups, []string{"server 1, for process 7", "server 2, for process 7"}) ||
+		!strings.Contains(b.String(), `"server_clocks_ns":[`) {
+		t.Errorf("%q\n%s", groups, b.String())
+	}
 }
 
 func TestRanges(t *testing.T) {

@@ -38,10 +38,11 @@ var privateTables = []privateTable{
 		slots: map[int]string{7: "scuda_function_each", 93: ""}},
 	{name: "FP8", id: "cd3ea2c67076db4b882e52ae6c2d86f7", words: 2, slots: map[int]string{1: "scuda_fp8"}},
 	// not NVIDIA's: for our libcupti.so (calls/profile.h)
-	{name: "PROFILE", id: "7d0b1e35c06f4a1d9f52a3e4c8b96d21", words: 12, slots: map[int]string{
+	{name: "PROFILE", id: "7d0b1e35c06f4a1d9f52a3e4c8b96d21", words: 13, slots: map[int]string{
 		1: "scuda_profile_serves", 2: "scuda_profile_attach", 3: "scuda_profile_flags", 4: "scuda_profile_asked",
 		5: "scuda_profile_fetched", 6: "scuda_profile_ids", 7: "scuda_profile_kernel", 8: "scuda_profile_memory",
-		9: "scuda_profile_objects", 10: "scuda_profile_log", 11: "scuda_profile_number"}},
+		9: "scuda_profile_objects", 10: "scuda_profile_log", 11: "scuda_profile_number",
+		12: "scuda_profile_next"}},
 	// likewise, for our libnccl.so.2 (calls/collective.h)
 	{name: "COLLECTIVE", id: "2e915c087ad34bf68d1460be39c7f25a", words: 5, slots: map[int]string{
 		1: "scuda_collective_serves", 2: "scuda_collective_offered", 3: "scuda_collective_ask",

@@ -12,11 +12,10 @@ import (
 // elsewhere are the lines of hand-written code that answer CUDA_ERROR_NOT_SUPPORTED and are no part of
 // docs/compatibility.md, with what they are.
 var elsewhere = map[string]string{
-	"shim/front/base/server.c: return CUDA_ERROR_NOT_SUPPORTED;":   "any call with things of two servers",
-	"shim/front/calls/profile.c: return CUDA_ERROR_NOT_SUPPORTED;": "profiles of several servers",
-	"shim/front/uvm/take.c: return CUDA_ERROR_NOT_SUPPORTED;":      "unified memory of another server",
-	"shim/front/calls/entry.c: return CUDA_ERROR_NOT_SUPPORTED;":   "scuda_refuse itself, and whole functions",
-	"shim/front/calls/tables.c: return CUDA_ERROR_NOT_SUPPORTED;":  "logged with PART_private_slot",
+	"shim/front/base/server.c: return CUDA_ERROR_NOT_SUPPORTED;":  "any call with things of two servers",
+	"shim/front/uvm/take.c: return CUDA_ERROR_NOT_SUPPORTED;":     "unified memory of another server",
+	"shim/front/calls/entry.c: return CUDA_ERROR_NOT_SUPPORTED;":  "scuda_refuse itself, and whole functions",
+	"shim/front/calls/tables.c: return CUDA_ERROR_NOT_SUPPORTED;": "logged with PART_private_slot",
 	"shim/front/calls/device.c: return scuda_device_ok(dev) ? " +
 		"CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;": "the driver's answer outside Windows",
 	"server/executor/base.go: return cuda.CUDA_ERROR_NOT_SUPPORTED":               "refuse itself",

@@ -2,7 +2,7 @@
  * use of it works; the rest is exported and refused by name. In a process without a session of scuda every call goes to
  * the program's own CUPTI (entry.c).
  *
- * Records of calls are made here, where the calls are. What the GPU did, the server keeps until it is asked (work.c).
+ * Records of calls are made here, where the calls are. What the GPUs did, servers keep until they are asked (work.c).
  *
  * Locks: none is held while code of the program's is called, but for its clock. Whoever holds fetch_lock (work.c) may
  * take the others, of which none is held while another is taken.
@@ -132,8 +132,8 @@ void cupti_came_from(const struct cupti_origin *);
 /* a call that waited has returned: for a stream, 0: for all of the context */
 void cupti_waited(uint32_t correlation, uint32_t thread, const struct scuda_profile_ids *of, uint64_t end);
 void cupti_work_wanted(uint32_t kinds);    /* of wire.spec's profile; has a thread fetch it */
-int cupti_numbers(void);                   /* the server says the numbers of graphs that its records have */
-void cupti_work_check(void);               /* the server is told what is wanted, where it was not yet */
-void cupti_fetch(uint32_t all);            /* what the server has becomes records */
+int cupti_numbers(void);                   /* all servers say the numbers of graphs that its records have */
+void cupti_work_check(void);               /* servers are told what is wanted, where they were not yet */
+void cupti_fetch(uint32_t all);            /* what the servers have becomes records */
 extern _Atomic uint32_t cupti_period;      /* ms between deliveries; 0: as buffers fill */
 #endif

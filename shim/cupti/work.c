@@ -1,4 +1,4 @@
-/* What the GPU did. The server keeps it, by its clock and under the ids that the program's calls have here; it is
+/* What the GPUs did. Each server keeps it, by its clock and under the ids that the program's calls have here; it is
  * fetched by who flushes, and by a thread that runs only while something is recorded.
  *
  * Times: a question with its answer says how the clocks stand to each other, to half the time that both were on
@@ -83,9 +83,16 @@ static struct cupti_origin origin_of(const struct wire_profile_record *r, uint64
 
 /* ---- clocks; under fetch_lock ---- */
 
-static int64_t offset;         /* the server's less ours */
-static struct { int64_t least, most; uint64_t at; } known; /* where it lies between; at 0: nothing is known */
+static struct server {
+  int64_t offset;              /* its clock less ours */
+  struct { int64_t least, most; uint64_t at; } known; /* where that lies between; at 0: nothing is known */
+  const char **by_id;          /* names, as it numbers them */
+  uint32_t ids;
+  uint32_t told;               /* what it records */
+  uint64_t lost;               /* records */
+} servers[SCUDA_PROFILE_SERVERS];
 static struct { uint64_t real, program; } before, latest_pair; /* the program's clock beside ours */
+#define EACH_SERVER(i) for (uint32_t i = UINT32_MAX; cupti_front->next(&i);)
 
 /* Our clock less CLOCK_MONOTONIC: of some tries the one that nobody came between. */
 static int64_t since_monotonic(void) {
@@ -105,21 +112,23 @@ static int64_t since_monotonic(void) {
 
 /* The server looked at its clock when it had the question in hand, and when it answered. What was known before is true
  * still, but for a drift; unless a clock was set. */
-static void note_clock(const struct wire_profile_records *head, const struct scuda_profile_times *times) {
+static void note_clock(struct server *s, const struct wire_profile_records *head,
+                       const struct scuda_profile_times *times) {
   uint64_t shift = (uint64_t)since_monotonic(), asked = times->sent + shift, answered = times->came + shift;
   int64_t least = (int64_t)(head->now - answered), most = (int64_t)(head->now - head->held - asked);
-  if (known.at) {
-    int64_t away = (int64_t)(answered - known.at) * DRIFT / 1000000, was = known.least - away, be = known.most + away;
+  if (s->known.at) {
+    int64_t away = (int64_t)(answered - s->known.at) * DRIFT / 1000000;
+    int64_t was = s->known.least - away, be = s->known.most + away;
     int64_t low = was > least ? was : least, high = be < most ? be : most;
     if (low <= high) {
       least = low;
       most = high;
     }
   }
-  known.least = least;
-  known.most = most;
-  known.at = answered;
-  offset = least + (most - least) / 2;
+  s->known.least = least;
+  s->known.most = most;
+  s->known.at = answered;
+  s->offset = least + (most - least) / 2;
   uint64_t a = cupti_real(), program = cupti_now(), b = cupti_real();
   latest_pair.real = a + (b - a) / 2;
   latest_pair.program = program;
@@ -157,20 +166,19 @@ const char *cupti_intern(const char *text, size_t n) {
   return e ? e->text : "";
 }
 
-static const char **by_id; /* as the server numbers them */
-static uint32_t ids;
+static const char *name_of(const struct server *s, uint32_t id) {
+  return id && id <= s->ids && s->by_id[id - 1] ? s->by_id[id - 1] : "";
+}
 
-static const char *name_of(uint32_t id) { return id && id <= ids && by_id[id - 1] ? by_id[id - 1] : ""; }
-
-static void keep_name(uint32_t id, const char *text, size_t n) {
-  if (!id || id > ids + 1) return; /* they come in their order */
-  if (id > ids) {
-    const char **more = realloc(by_id, (ids + 1) * sizeof *more);
+static void keep_name(struct server *s, uint32_t id, const char *text, size_t n) {
+  if (!id || id > s->ids + 1) return; /* they come in their order */
+  if (id > s->ids) {
+    const char **more = realloc(s->by_id, (s->ids + 1) * sizeof *more);
     if (!more) return;
-    by_id = more;
-    ids++;
+    s->by_id = more;
+    s->ids++;
   }
-  by_id[id - 1] = cupti_intern(text, n);
+  s->by_id[id - 1] = cupti_intern(text, n);
 }
 
 /* ---- records ---- */
@@ -184,8 +192,8 @@ static uint32_t graph_of(const struct wire_profile_record *r, const struct cupti
   return r->graph && o->graph ? o->graph : r->graph;
 }
 
-static void write_kernel(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
-                         uint64_t end) {
+static void write_kernel(const struct wire_profile_record *r, const struct cupti_origin *o, const char *name,
+                         uint64_t start, uint64_t end) {
   static int64_t grids;
   struct CUpti_ActivityKernel11 k = {
     .kind = kernel_kind,
@@ -193,7 +201,7 @@ static void write_kernel(const struct wire_profile_record *r, const struct cupti
     .contextId = r->context, .streamId = r->stream, .gridX = r->grid[0], .gridY = r->grid[1], .gridZ = r->grid[2],
     .blockX = r->block[0], .blockY = r->block[1], .blockZ = r->block[2], .staticSharedMemory = r->static_shared,
     .dynamicSharedMemory = r->dynamic_shared, .correlationId = r->correlation, .gridId = (uint64_t)++grids,
-    .name = (uintptr_t)name_of(r->name), .graphNodeId = r->node, .graphId = graph_of(r, o)};
+    .name = (uintptr_t)name, .graphNodeId = r->node, .graphId = graph_of(r, o)};
   cupti_write(&k, sizeof k);
 }
 
@@ -221,16 +229,25 @@ static void write_peers(const struct wire_profile_record *r, const struct cupti_
   if (peers_wanted) cupti_write(&m, sizeof m);
 }
 
+static int is_host(uint32_t kind) {
+  return kind == WIRE_PROFILE_MEMORY_PAGEABLE || kind == WIRE_PROFILE_MEMORY_PINNED;
+}
+
 static void write_copy(const struct wire_profile_record *r, const struct cupti_origin *o, uint64_t start,
                        uint64_t end) {
-  if (o->peers) {
+  /* at the server the program's memory is the server's pinned memory */
+  uint8_t source = o->source && r->source != WIRE_PROFILE_MEMORY_DEVICE ? o->source : (uint8_t)r->source,
+          target = o->target && r->target != WIRE_PROFILE_MEMORY_DEVICE ? o->target : (uint8_t)r->target;
+  int devices = o->peers || (o->source == WIRE_PROFILE_MEMORY_DEVICE && o->target == WIRE_PROFILE_MEMORY_DEVICE);
+  if (devices && is_host(r->source) != is_host(r->target)) {
+    /* from one server to another: each GPU copies between its memory and ours */
+    source = is_host(r->source) ? WIRE_PROFILE_MEMORY_PAGEABLE : (uint8_t)r->source;
+    target = is_host(r->target) ? WIRE_PROFILE_MEMORY_PAGEABLE : (uint8_t)r->target;
+  } else if (o->peers) {
     write_peers(r, o, start, end);
     return;
   }
   if (!copies_wanted) return;
-  /* at the server the program's memory is the server's pinned memory */
-  uint8_t source = o->source && r->source != WIRE_PROFILE_MEMORY_DEVICE ? o->source : (uint8_t)r->source,
-          target = o->target && r->target != WIRE_PROFILE_MEMORY_DEVICE ? o->target : (uint8_t)r->target;
   struct CUpti_ActivityMemcpy6 m = {
     .kind = CUPTI_ACTIVITY_KIND_MEMCPY, .copyKind = copy_kind(source, target), .srcKind = source, .dstKind = target,
     .flags = o->async ? CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC : 0, .bytes = r->bytes, .start = start, .end = end,
@@ -258,14 +275,14 @@ static void write_graph(const struct wire_profile_record *r, const struct cupti_
 }
 
 /* Of a batch: by how much the server's clock is wrong at least, in whichever direction. */
-static int64_t wrong(const struct wire_profile_record *r, uint32_t n, uint64_t now) {
+static int64_t wrong(const struct server *s, const struct wire_profile_record *r, uint32_t n, uint64_t now) {
   int64_t early = 0, late = 0;
   pthread_mutex_lock(&origin_lock);
   for (uint32_t i = 0; i < n; i++) {
     uint64_t latest;
     struct cupti_origin o = origin_of(&r[i], now, &latest);
-    int64_t before_call = (int64_t)(o.began - (r[i].start - (uint64_t)offset)),
-            after_wait = (int64_t)(r[i].end - (uint64_t)offset - latest);
+    int64_t before_call = (int64_t)(o.began - (r[i].start - (uint64_t)s->offset)),
+            after_wait = (int64_t)(r[i].end - (uint64_t)s->offset - latest);
     if (o.correlation && before_call > early) early = before_call;
     if (o.correlation && after_wait > late) late = after_wait;
   }
@@ -289,8 +306,8 @@ static void keep_order(const struct wire_profile_record *r, uint64_t *start, uin
   ends[i].here = *end;
 }
 
-static void write_work(const struct wire_profile_record *r, uint64_t now) {
-  uint64_t start = r->start - (uint64_t)offset, end = r->end - (uint64_t)offset, latest;
+static void write_work(const struct server *s, const struct wire_profile_record *r, uint64_t now) {
+  uint64_t start = r->start - (uint64_t)s->offset, end = r->end - (uint64_t)s->offset, latest;
   pthread_mutex_lock(&origin_lock);
   struct cupti_origin o = origin_of(r, now, &latest);
   pthread_mutex_unlock(&origin_lock);
@@ -304,7 +321,7 @@ static void write_work(const struct wire_profile_record *r, uint64_t now) {
   start = to_program(start);
   end = to_program(end);
   switch (r->kind) {
-  case WIRE_PROFILE_KERNELS: write_kernel(r, &o, start, end); break;
+  case WIRE_PROFILE_KERNELS: write_kernel(r, &o, name_of(s, r->name), start, end); break;
   case WIRE_PROFILE_COPIES: write_copy(r, &o, start, end); break;
   case WIRE_PROFILE_GRAPHS: write_graph(r, &o, start, end); break;
   case WIRE_PROFILE_MEMSETS: write_memset(r, &o, start, end); break;
@@ -313,59 +330,58 @@ static void write_work(const struct wire_profile_record *r, uint64_t now) {
 
 /* ---- fetching ---- */
 
-static uint32_t _Atomic wanted, told, unsettled;
-static _Atomic int numbers = -1; /* the server says them; -1: it was not asked */
+static uint32_t _Atomic wanted, unsettled;
+static _Atomic int numbers = -1; /* all servers say them; -1: they were not asked */
 static _Atomic int running;
-static uint64_t lost;
 static pthread_mutex_t fetch_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* One answer's; not 0: there is more. Under fetch_lock. */
-static int take(const uint8_t *p, uint32_t bytes, const struct scuda_profile_times *times) {
+static int take(struct server *s, const uint8_t *p, uint32_t bytes, const struct scuda_profile_times *times) {
   const struct wire_profile_records *head = (const void *)p;
   const uint8_t *end = p + bytes;
   uint64_t answered = cupti_real();
-  note_clock(head, times);
-  if (head->lost > lost) {
-    cupti_lost(head->lost - lost);
-    lost = head->lost;
+  note_clock(s, head, times);
+  if (head->lost > s->lost) {
+    cupti_lost(head->lost - s->lost);
+    s->lost = head->lost;
   }
   p += sizeof *head;
   for (uint32_t i = 0; i < head->names; i++) {
     const struct wire_profile_name *n = (const void *)p;
     if (end - p < (long)sizeof *n || (uint64_t)(end - p) - sizeof *n < ((uint64_t)n->bytes + 7) / 8 * 8) return 0;
-    keep_name(n->id, (const char *)(n + 1), n->bytes);
+    keep_name(s, n->id, (const char *)(n + 1), n->bytes);
     p += sizeof *n + (n->bytes + 7) / 8 * 8;
   }
   const struct wire_profile_record *r = (const void *)p;
   if ((uint64_t)(end - p) / sizeof *r < head->records) return 0;
-  int64_t by = wrong(r, head->records, answered);
-  offset -= by;
-  for (uint32_t i = 0; i < head->records; i++) write_work(&r[i], answered);
+  int64_t by = wrong(s, r, head->records, answered);
+  s->offset -= by;
+  for (uint32_t i = 0; i < head->records; i++) write_work(s, &r[i], answered);
   return head->more && head->records;
 }
 
 /* How the clocks stand to each other. Under fetch_lock. */
-static void ask_clock(void) {
-  for (int i = 0; i < SAMPLES && told; i++) {
+static void ask_clock(uint32_t server) {
+  for (int i = 0; i < SAMPLES && servers[server].told; i++) {
     struct wire_profile_records head;
     struct scuda_profile_times times;
     uint32_t got = 0;
-    if (cupti_front->serves() != 2 || cupti_front->read(&head, sizeof head, 0, &got, &times)) return;
-    note_clock(&head, &times);
+    if (cupti_front->serves() != 2 || cupti_front->read(server, &head, sizeof head, 0, &got, &times)) return;
+    note_clock(&servers[server], &head, &times);
   }
 }
 
 /* all: of copies, too, that may go on. Under fetch_lock. */
-static void fetch(uint32_t all) {
+static void fetch(uint32_t server, uint32_t all) {
   static uint8_t *answer;
   if (!answer && !(answer = malloc(ANSWER))) return;
-  int more = told != 0;
-  ask_clock();
+  int more = servers[server].told != 0;
+  ask_clock(server);
   while (more) {
     struct scuda_profile_times times;
     uint32_t got = 0;
-    if (cupti_front->serves() != 2 || cupti_front->read(answer, ANSWER, all, &got, &times)) return;
-    more = take(answer, got, &times);
+    if (cupti_front->serves() != 2 || cupti_front->read(server, answer, ANSWER, all, &got, &times)) return;
+    more = take(&servers[server], answer, got, &times);
   }
 }
 
@@ -373,7 +389,7 @@ void cupti_fetch(uint32_t all) {
   struct cupti_thread *self = cupti_self();
   self->inside++;
   pthread_mutex_lock(&fetch_lock);
-  fetch(all);
+  EACH_SERVER(i) fetch(i, all);
   pthread_mutex_unlock(&fetch_lock);
   self->inside--;
 }
@@ -413,24 +429,37 @@ static void start_thread(void) {
   pthread_attr_destroy(&a);
 }
 
-/* Tells the server what is wanted, and asks for its clock a few times. Under fetch_lock. */
-static void settle(uint32_t kinds, int about_numbers) {
+/* Tells a server what is wanted. Gives whether it says numbers. Under fetch_lock. */
+static int tell(uint32_t server, uint32_t kinds, int about_numbers) {
   static _Atomic int said;
+  struct server *s = &servers[server];
   uint32_t kept = 0;
   uint64_t clock = 0;
-  fetch(1); /* it forgets what it has */
-  int32_t r = cupti_front->control(kinds | (about_numbers ? WIRE_PROFILE_NUMBERS : 0), &kept, &clock);
-  lost = 0;
-  ids = 0;
-  told = r ? 0 : kept & ~(uint32_t)WIRE_PROFILE_NUMBERS;
-  if (about_numbers) numbers = !r && kept & WIRE_PROFILE_NUMBERS;
-  if (kinds && kinds != told && !atomic_exchange(&said, 1))
+  fetch(server, 1); /* it forgets what it has */
+  int32_t r = cupti_front->control(server, kinds | (about_numbers ? WIRE_PROFILE_NUMBERS : 0), &kept, &clock);
+  s->lost = 0;
+  s->ids = 0;
+  s->told = r ? 0 : kept & ~(uint32_t)WIRE_PROFILE_NUMBERS;
+  s->known.at = 0;
+  if (kinds && kinds != s->told && !atomic_exchange(&said, 1))
     cupti_front->log(SCUDA_WARN, r ? "the server does not record profiles: they have the program's calls alone" :
                      "the server cannot tell what its GPU does: profiles have the program's calls alone");
+  return !r && kept & WIRE_PROFILE_NUMBERS;
+}
+
+/* Tells all what is wanted, and asks for their clocks a few times. Under fetch_lock. */
+static void settle(uint32_t kinds, int about_numbers) {
+  int all = 1;
+  uint32_t told = 0;
+  EACH_SERVER(i) {
+    all &= tell(i, kinds, about_numbers);
+    told |= servers[i].told;
+  }
+  if (about_numbers) numbers = all;
   if (!told) return;
-  before.real = known.at = 0;
+  before.real = 0;
   memset(ends, 0, sizeof ends);
-  ask_clock();
+  EACH_SERVER(i) ask_clock(i);
   start_thread();
 }
 

@@ -92,6 +92,7 @@ static inline int scuda_device_ok(int32_t dev) { return (uint32_t)dev < (uint32_
 static inline int32_t scuda_to_server(int32_t dev) {
   return scuda_device_ok(dev) ? scuda_gpus[dev].server_ordinal : dev;
 }
+int32_t scuda_device_from(uint32_t server, int32_t ordinal);
 int32_t scuda_from_server(int32_t ordinal); /* of the server that the thread's commands are for */
 
 /* ---- threads (thread.c) ---- */

@@ -106,9 +106,10 @@ int32_t scuda_devices_setup(void) {
   return CUDA_SUCCESS;
 }
 
-int32_t scuda_from_server(int32_t ordinal) {
-  uint32_t server = scuda_server();
+int32_t scuda_device_from(uint32_t server, int32_t ordinal) {
   for (int32_t i = 0; i < scuda_gpu_count; i++)
     if (scuda_gpus[i].server_ordinal == ordinal && scuda_gpus[i].server == server) return i;
   return ordinal;
 }
+
+int32_t scuda_from_server(int32_t ordinal) { return scuda_device_from(scuda_server(), ordinal); }

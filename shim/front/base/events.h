@@ -29,7 +29,8 @@ struct events_block {
   char name[16];               /* of the thread */
   uint64_t reserved;
 };
-struct event { uint32_t bytes; uint16_t kind, flags; };  /* in front of each; bytes: with it, a multiple of 8 */
+/* in front of each; bytes: with it, a multiple of 8; server: of READ and CONTROL, whose */
+struct event { uint32_t bytes; uint16_t kind, server; };
 
 /* Times are CLOCK_MONOTONIC in ns. A text is behind the structure, up to the event's end, filled up with zeros. */
 enum {

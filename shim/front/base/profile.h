@@ -45,15 +45,17 @@ enum { SCUDA_NUMBER_GRAPH, SCUDA_NUMBER_EXEC, SCUDA_NUMBER_NODE };
  * before the other, however long it took to wake who waited for it. */
 struct scuda_profile_times { uint64_t sent, came; };
 
+enum { SCUDA_PROFILE_SERVERS = 16 }; /* at most */
+
 struct scuda_profile_table {
   uint64_t bytes;
   int32_t (*serves)(void);     /* not 0: a server is configured, so that calls go there; 2: there is a session */
   int32_t (*attach)(const struct scuda_profiler *); /* NULL: no more. CUresult */
   uint32_t *(*flags)(uint32_t *count);  /* by the runtime's callback ids */
-  /* what the server keeps of the GPU's work from now on (wire.spec, profile), and its clock; CUresult */
-  int32_t (*control)(uint32_t kinds, uint32_t *kept, uint64_t *now);
-  /* wire.spec, profile_read; CUresult */
-  int32_t (*read)(void *to, uint32_t bytes, uint32_t all, uint32_t *got, struct scuda_profile_times *);
+  /* what a server keeps of its GPUs' work from now on (wire.spec, profile), and its clock; CUresult */
+  int32_t (*control)(uint32_t server, uint32_t kinds, uint32_t *kept, uint64_t *now);
+  /* wire.spec, profile_read; CUresult. Devices, contexts, streams and graphs have the program's numbers */
+  int32_t (*read)(uint32_t server, void *to, uint32_t bytes, uint32_t all, uint32_t *got, struct scuda_profile_times *);
   void (*ids)(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *);
   const char *(*kernel)(uint64_t function);  /* a kernel's name; NULL: it is none */
   /* what kind it is: wire.spec, profile_memory. bytes, unless NULL: of the whole allocation, 0 if that is not known */
@@ -64,5 +66,8 @@ struct scuda_profile_table {
   /* the number by which the server's records know a graph, an executable graph, or a node; CUresult. Only where control
    * has answered that there are numbers */
   int32_t (*number)(uint32_t kind, uint64_t object, uint64_t *number);
+  /* the next server behind *server, which is UINT32_MAX before the first, that has GPUs of the program's and is not
+   * lost; 0: there are no more. Each has a clock of its own */
+  int (*next)(uint32_t *server);
 };
 #endif

@@ -20,6 +20,12 @@ void scuda_name_address(struct scuda_named *n, uint64_t p);
  * two servers would have to carry it out. */
 int32_t scuda_visit_named(struct scuda_visit *v, const struct scuda_named *n, const char *call);
 
+/* A number that a server gives its contexts, streams or graphs by itself, as the program sees it: no two servers' are
+ * the same. 0 stays what it is, and so do all with one server. */
+static inline uint64_t scuda_unique(uint32_t server, uint64_t number) {
+  return number && scuda_several() ? (number - 1) * scuda_servers + server + 1 : number;
+}
+
 /* The next server behind *server, which is UINT32_MAX before the first, that is not `own`, has GPUs that the program
  * sees and is not lost; 0: there are no more. */
 int scuda_other_server(uint32_t own, uint32_t *server);

@@ -125,7 +125,7 @@ int32_t scuda_hand_cuCtxGetId(uint64_t ctx, uint64_t *id) {
   int32_t r = scuda_context_of(ctx, &s);
   if (!ctx) ctx = scuda_thread()->current;
   if (!r && !scuda_context_usable(ctx)) r = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (!r && !s->id) r = scuda_wire_cuCtxGetId(ctx, &s->id, 0);
+  if (!r && !s->id && !(r = scuda_wire_cuCtxGetId(ctx, id, 0))) s->id = scuda_unique(scuda_slot_server(ctx), *id);
   if (!r) *id = s->id;
   return r;
 }

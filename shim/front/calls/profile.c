@@ -1,4 +1,5 @@
 /* The front's side of a profiler: calls are told to it at both ends, the server is asked for what its GPU did. */
+#include "base/server.h"
 #include "calls/profile.h"
 #include "calls/timeline.h"
 
@@ -81,19 +82,17 @@ uint32_t *scuda_profile_flags(uint32_t *count) {
   return scuda_events_on() ? profiler_flags : scuda_runtime_flags;
 }
 
-/* Each server has a clock and numbers of its own, which nobody makes one of yet. */
-static int32_t refuse_several(void) {
-  static _Atomic int said;
-  if (!atomic_exchange(&said, 1))
-    scuda_log(SCUDA_WARN, "a profile or timeline of a program with several servers has its calls, and not what the "
-              "GPUs did (CUDA_ERROR_NOT_SUPPORTED)");
-  return CUDA_ERROR_NOT_SUPPORTED;
+_Static_assert((int)SCUDA_PROFILE_SERVERS == (int)SCUDA_SERVERS, "servers of a program");
+
+int scuda_profile_next(uint32_t *server) {
+  return scuda_several() ? scuda_other_server(UINT32_MAX, server) : ++*server == 0;
 }
 
-/* A call of ours to the server, which may come from within a call of the program's. */
-static int32_t ask(uint32_t op, const void *payload, uint32_t bytes, void *reply, uint32_t cap, uint32_t *got) {
-  if (scuda_several()) return refuse_several();
+/* A call of ours to a server, which may come from within a call of the program's. */
+static int32_t ask(uint32_t server, uint32_t op, const void *payload, uint32_t bytes, void *reply, uint32_t cap,
+                   uint32_t *got) {
   if (!scuda_boot.profiles) return CUDA_ERROR_NOT_FOUND; /* an older server does not know the command */
+  struct scuda_visit v = scuda_visit(server, 0);
   struct scuda_self self = scuda_self_begin(scuda_thread()->current);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, op, SCUDA_ANSWER, bytes);
@@ -102,14 +101,15 @@ static int32_t ask(uint32_t op, const void *payload, uint32_t bytes, void *reply
     r = scuda_call(&c, reply, cap, got);
   }
   scuda_self_end(self);
+  scuda_visit_end(v);
   return r;
 }
 
-int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now) {
+int32_t scuda_profile_control(uint32_t server, uint32_t kinds, uint32_t *kept, uint64_t *now) {
   struct wire_profile m = {.kinds = kinds};
   struct wire_profile_state state;
   uint32_t got = 0;
-  int32_t r = ask(OP_PROFILE, &m, sizeof m, &state, sizeof state, &got);
+  int32_t r = ask(server, OP_PROFILE, &m, sizeof m, &state, sizeof state, &got);
   if (r) return r;
   if (got != sizeof state) return scuda_bad_reply("a profile");
   *kept = state.kinds;
@@ -132,30 +132,47 @@ struct wire_profile_record *scuda_profile_records(void *answer, uint32_t got) {
   return (size_t)(end - p) / sizeof *first < head->records ? NULL : first;
 }
 
-int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+/* Of a graph's node the upper half is the number of its graph. */
+static uint64_t unique_node(uint32_t server, uint64_t node) {
+  return scuda_unique(server, node >> 32) << 32 | (uint32_t)node;
+}
+
+static uint32_t unique(uint32_t server, uint32_t number) {
+  return number == UINT32_MAX ? number : (uint32_t)scuda_unique(server, number); /* CUPTI's word for none */
+}
+
+/* A server's record as the program sees things: CUDA_VISIBLE_DEVICES may choose and order devices. */
+static void make_ours(uint32_t server, struct wire_profile_record *r) {
+  r->device = (uint32_t)scuda_device_from(server, (int32_t)r->device);
+  if (SCUDA_LIKELY(!scuda_several())) return;
+  r->context = unique(server, r->context);
+  r->stream = unique(server, r->stream);
+  r->graph = unique(server, r->graph);
+  r->node = unique_node(server, r->node);
+}
+
+int32_t scuda_profile_read(uint32_t server, void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                            struct scuda_profile_times *times) {
   struct wire_profile_read m = {.bytes = bytes, .all = all};
   struct scuda_thread *t = scuda_thread();
   uint64_t sent = scuda_events_now(); /* another thread may send what is in the ring */
   t->came = 0;
   t->timed = 1;
-  int32_t r = ask(OP_PROFILE_READ, &m, sizeof m, to, bytes, got);
+  int32_t r = ask(server, OP_PROFILE_READ, &m, sizeof m, to, bytes, got);
   *times = (struct scuda_profile_times){sent, t->came ? t->came : scuda_events_now()};
   if (r) return r;
   struct wire_profile_record *records = scuda_profile_records(to, *got);
   if (!records) return scuda_bad_reply("a profile's records");
-  /* CUDA_VISIBLE_DEVICES may choose and order the server's devices for this program */
-  for (uint32_t i = 0; i < ((struct wire_profile_records *)to)->records; i++)
-    records[i].device = (uint32_t)scuda_from_server((int32_t)records[i].device);
+  for (uint32_t i = 0; i < ((struct wire_profile_records *)to)->records; i++) make_ours(server, &records[i]);
   return r;
 }
 
-int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now) {
-  return (scuda_events_on() ? scuda_timeline_control : scuda_profile_control)(kinds, kept, now);
+int32_t scuda_profile_asked(uint32_t server, uint32_t kinds, uint32_t *kept, uint64_t *now) {
+  return (scuda_events_on() ? scuda_timeline_control : scuda_profile_control)(server, kinds, kept, now);
 }
-int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+int32_t scuda_profile_fetched(uint32_t server, void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                               struct scuda_profile_times *times) {
-  return (scuda_events_on() ? scuda_timeline_read : scuda_profile_read)(to, bytes, all, got, times);
+  return (scuda_events_on() ? scuda_timeline_read : scuda_profile_read)(server, to, bytes, all, got, times);
 }
 
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids) {
@@ -170,7 +187,7 @@ void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, s
   if (of && of->id) ids->stream = (uint32_t)of->id;
   /* of a captured stream the question would end the capture */
   else if ((of || stream <= 2) && !atomic_load(&scuda_captures) &&
-           !scuda_wire_cuStreamGetId(stream, &id, per_thread ? SCUDA_PTDS : 0)) {
+           !scuda_hand_cuStreamGetId(stream, &id, per_thread ? SCUDA_PTDS : 0)) {
     ids->stream = (uint32_t)id;
     if (of) of->id = id;
   }
@@ -222,11 +239,12 @@ int32_t scuda_profile_number(uint32_t kind, uint64_t object, uint64_t *number) {
   struct wire_profile_number m = {.object = object, .kind = kind};
   struct wire_profile_numbered reply;
   uint32_t got = 0;
-  int32_t r = ask(OP_PROFILE_NUMBER, &m, sizeof m, &reply, sizeof reply, &got);
+  uint32_t server = scuda_slot_server(object);
+  int32_t r = ask(server, OP_PROFILE_NUMBER, &m, sizeof m, &reply, sizeof reply, &got);
   if (r) return r;
   if (got != sizeof reply) return scuda_bad_reply("a number");
-  *number = reply.number;
-  if (keep) s->id = reply.number;
+  *number = kind == WIRE_PROFILE_OBJECT_NODE ? unique_node(server, reply.number) : scuda_unique(server, reply.number);
+  if (keep) s->id = *number;
   return CUDA_SUCCESS;
 }
 

@@ -20,19 +20,20 @@ int32_t scuda_profile_serves(void);
 int32_t scuda_profile_attach(const struct scuda_profiler *profiler);
 uint32_t *scuda_profile_flags(uint32_t *count);
 /* as the table has them: a timeline is told as well */
-int32_t scuda_profile_asked(uint32_t kinds, uint32_t *kept, uint64_t *now);
-int32_t scuda_profile_fetched(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+int32_t scuda_profile_asked(uint32_t server, uint32_t kinds, uint32_t *kept, uint64_t *now);
+int32_t scuda_profile_fetched(uint32_t server, void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                               struct scuda_profile_times *);
-int32_t scuda_profile_control(uint32_t kinds, uint32_t *kept, uint64_t *now);
+int32_t scuda_profile_control(uint32_t server, uint32_t kinds, uint32_t *kept, uint64_t *now);
 /* The first record in an answer of so many bytes, which has all that it says; NULL: it is malformed. */
 struct wire_profile_record *scuda_profile_records(void *answer, uint32_t got);
-/* Devices are the program's in what it gives. */
-int32_t scuda_profile_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+/* Devices are the program's in what it gives, and numbers are what the program sees. */
+int32_t scuda_profile_read(uint32_t server, void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                            struct scuda_profile_times *);
 void scuda_profile_ids(uint64_t context, uint64_t stream, uint32_t per_thread, struct scuda_profile_ids *ids);
 const char *scuda_profile_kernel(uint64_t function);
 uint32_t scuda_profile_memory(uint64_t address, uint64_t *bytes);
 uint32_t scuda_profile_objects(int streams, uint64_t *pairs, uint32_t most);
 int32_t scuda_profile_number(uint32_t kind, uint64_t object, uint64_t *number);
+int scuda_profile_next(uint32_t *server);
 void scuda_profile_log(int32_t level, const char *text);
 #endif

@@ -29,6 +29,13 @@ void scuda_post_cuCtxSynchronize_v2(uint64_t ctx) {
   scuda_visit_end(v);
 }
 
+int32_t scuda_hand_cuStreamGetId(uint64_t stream, uint64_t *id, uint32_t ptds) {
+  int32_t r = scuda_wire_cuStreamGetId(stream, id, ptds);
+  if (!r && id)
+    *id = scuda_unique(scuda_slot_of(stream, KIND_CUstream) ? scuda_slot_server(stream) : scuda_server(), *id);
+  return r;
+}
+
 /* ---- batch memory operations: the driver refuses unified memory there ---- */
 
 enum { OPERATION_WORDS = 6 }; /* of CUstreamBatchMemOpParams; the second is an address, where the operation has one */

@@ -277,11 +277,11 @@ int32_t scuda_stream_object_id(uint64_t ctx, const void *object, uint64_t *id) {
   if (!id || !object) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s = scuda_slot((uint64_t)(uintptr_t)object - offsetof(struct scuda_slot, object));
   if (s && s->kind == KIND_CUstream) {
-    int32_t r = s->id ? CUDA_SUCCESS : scuda_wire_cuStreamGetId((uint64_t)(uintptr_t)s, &s->id, 0);
+    int32_t r = s->id ? CUDA_SUCCESS : scuda_hand_cuStreamGetId((uint64_t)(uintptr_t)s, &s->id, 0);
     *id = s->id;
     return r;
   }
-  return scuda_wire_cuStreamGetId(s ? 1 : 2, id, 0);
+  return scuda_hand_cuStreamGetId(s ? 1 : 2, id, 0);
 }
 
 /* ---- FUNCTION ---- */

@@ -14,8 +14,8 @@ enum {
 
 /* Held over a question to the server and the keeping of its answer, which so are in one order. Guards theirs, kept. */
 static scuda_lock_t lock;
-static uint32_t theirs;        /* kinds that a profiler of the program's wants; not 0: it asks */
-static uint32_t kept;          /* what the server records */
+/* of a server: kinds that a profiler of the program's wants, not 0: it asks; and what the server records */
+static uint32_t theirs[SCUDA_SERVERS], kept[SCUDA_SERVERS];
 static uint8_t *answer;
 static _Atomic uint8_t named[4096]; /* by function: its name was told */
 
@@ -93,42 +93,44 @@ void scuda_timeline_runtime(uint32_t id, const uint64_t *record) {
   scuda_event(&e, sizeof e, NULL, 0);
 }
 
-/* ---- what the server recorded; the lock is held ---- */
+/* ---- what a server recorded; the lock is held ---- */
 
-static int32_t control(uint32_t wanted, uint32_t *got, uint64_t *now) {
-  struct event_control e = {.event.kind = EVENT_CONTROL, .wanted = wanted, .asked = scuda_events_now()};
-  int32_t r = scuda_profile_control(wanted, &e.kept, &e.server);
+static int32_t control(uint32_t server, uint32_t wanted, uint32_t *got, uint64_t *now) {
+  struct event_control e = {.event.kind = EVENT_CONTROL, .event.server = (uint16_t)server, .wanted = wanted,
+                            .asked = scuda_events_now()};
+  int32_t r = scuda_profile_control(server, wanted, &e.kept, &e.server);
   e.answered = scuda_events_now();
   if (r) e.kept = 0;
-  kept = e.kept;
+  kept[server] = e.kept;
   scuda_event(&e, sizeof e, NULL, 0);
   *got = e.kept;
   *now = e.server;
   return r;
 }
 
-static int32_t fetch(void *to, uint32_t bytes, uint32_t all, uint32_t *got, struct scuda_profile_times *times) {
-  int32_t r = scuda_profile_read(to, bytes, all, got, times);
-  struct event_read e = {.event.kind = EVENT_READ, .length = r ? 0 : *got, .asked = times->sent,
-                         .answered = times->came};
+static int32_t fetch(uint32_t server, void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+                     struct scuda_profile_times *times) {
+  int32_t r = scuda_profile_read(server, to, bytes, all, got, times);
+  struct event_read e = {.event.kind = EVENT_READ, .event.server = (uint16_t)server, .length = r ? 0 : *got,
+                         .asked = times->sent, .answered = times->came};
   if (!r) scuda_event(&e, sizeof e, to, *got);
   return r;
 }
 
-static void fetch_all(uint32_t all) {
+static void fetch_all(uint32_t server, uint32_t all) {
   const struct wire_profile_records *head = (const void *)answer;
   struct scuda_profile_times times;
   uint32_t got = 0, more = 1;
-  while (more && kept && scuda_serving() && !fetch(answer, ANSWER, all, &got, &times))
+  while (more && kept[server] && scuda_serving() && !fetch(server, answer, ANSWER, all, &got, &times))
     more = head->more && head->records;
 }
 
 /* How the clocks stand to each other: some questions in a row, of which the first wakes who has gone to sleep. */
-static void ask_clock(void) {
+static void ask_clock(uint32_t server) {
   struct scuda_profile_times times;
   uint32_t got = 0;
-  for (int i = 0; i < SAMPLES && kept && scuda_serving(); i++)
-    fetch(answer, sizeof(struct wire_profile_records), 0, &got, &times);
+  for (int i = 0; i < SAMPLES && kept[server] && scuda_serving(); i++)
+    if (fetch(server, answer, sizeof(struct wire_profile_records), 0, &got, &times)) return;
 }
 
 static void tell_traffic(void) {
@@ -141,23 +143,23 @@ static void tell_traffic(void) {
 
 /* ---- what a profiler asks ---- */
 
-int32_t scuda_timeline_control(uint32_t kinds, uint32_t *got, uint64_t *now) {
+int32_t scuda_timeline_control(uint32_t server, uint32_t kinds, uint32_t *got, uint64_t *now) {
   uint32_t all = 0;
   scuda_lock(&lock);
-  fetch_all(1); /* what is kept is forgotten */
-  int32_t r = control(kinds | KINDS, &all, now);
-  theirs = r ? 0 : kinds & ~(uint32_t)WIRE_PROFILE_NUMBERS;
+  fetch_all(server, 1); /* what is kept is forgotten */
+  int32_t r = control(server, kinds | KINDS, &all, now);
+  theirs[server] = r ? 0 : kinds & ~(uint32_t)WIRE_PROFILE_NUMBERS;
   scuda_unlock(&lock);
   *got = all & kinds;
   return r;
 }
 
 /* The profiler gets what it wants, which may be less than what there is. */
-int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *got,
+int32_t scuda_timeline_read(uint32_t server, void *to, uint32_t bytes, uint32_t all, uint32_t *got,
                             struct scuda_profile_times *times) {
   scuda_lock(&lock);
-  int32_t r = fetch(to, bytes, all, got, times);
-  uint32_t wanted = theirs;
+  int32_t r = fetch(server, to, bytes, all, got, times);
+  uint32_t wanted = theirs[server];
   scuda_unlock(&lock);
   if (r) return r;
   struct wire_profile_records *head = to;
@@ -174,8 +176,10 @@ int32_t scuda_timeline_read(void *to, uint32_t bytes, uint32_t all, uint32_t *go
 
 static void look(uint32_t all) {
   scuda_lock(&lock);
-  if (!theirs || all) fetch_all(all);
-  if (!theirs) ask_clock();
+  for (uint32_t server = UINT32_MAX; scuda_profile_next(&server);) {
+    if (!theirs[server] || all) fetch_all(server, all);
+    if (!theirs[server]) ask_clock(server);
+  }
   scuda_unlock(&lock);
   tell_traffic();
 }
@@ -201,16 +205,22 @@ static void tell_connecting(uint64_t began) {
 
 void scuda_timeline_begins(uint64_t connecting) {
   static _Atomic int begun;
-  uint32_t got = 0;
-  uint64_t now = 0;
+  uint32_t least = KINDS; /* that each server records */
   if (!scuda_events_on() || atomic_exchange(&begun, 1)) return;
   tell_connecting(connecting);
   scuda_profile_all_runtime();
   scuda_lock(&lock);
-  if ((answer = malloc(ANSWER)) && !control(KINDS, &got, &now)) ask_clock();
+  answer = malloc(ANSWER);
+  for (uint32_t server = UINT32_MAX; answer && scuda_profile_next(&server);) {
+    uint32_t got = 0;
+    uint64_t now = 0;
+    if (!control(server, KINDS, &got, &now)) ask_clock(server);
+    least &= got;
+  }
   scuda_unlock(&lock);
-  if (kept != KINDS)
-    scuda_log(SCUDA_WARN, kept ? "the server cannot tell what its GPU does: the timeline has no kernels" :
+  if (!answer) least = 0;
+  if (least != KINDS)
+    scuda_log(SCUDA_WARN, least ? "the server cannot tell what its GPU does: the timeline has no kernels" :
               "the server does not record profiles: the timeline has the program's calls and waits alone");
   tell_traffic();
   if (!answer || scuda_thread_start(run, NULL)) scuda_log(SCUDA_WARN, "no thread for the timeline: it has calls alone");
