@@ -56,9 +56,27 @@ static void lost(void) {
   WANT(cuMemAlloc(&memory, 64), CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
+static int descriptors(void) {
+  int n = 0;
+  for (int fd = 3; fd < 1024; fd++) n += fcntl(fd, F_GETFD) >= 0;
+  return n;
+}
+
+// The library opens connections in the background behind the first big copy. A number that is taken from it in the
+// middle of that may be used once more, so this waits until none has come or gone for half a second.
+static void settle(void) {
+  for (int quiet = 0, before = -1; quiet < 25; quiet++) {
+    int now = descriptors();
+    if (now != before) quiet = 0;
+    before = now;
+    usleep(20000);
+  }
+}
+
 static void closed(int range) {
   begin();
   work();
+  settle();
   if (range) syscall(SYS_close_range, 3, ~0u, 0);
   else for (int fd = 3; fd < 1024; fd++) close(fd);
   lost();
@@ -69,6 +87,7 @@ static void closed(int range) {
 static void taken(void) {
   begin();
   work();
+  settle();
   for (int fd = 3; fd < 1024; fd++) close(fd);
   int pairs[15][2];
   for (int i = 0; i < 15; i++) CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, pairs[i]), "socketpair: %s", strerror(errno));
@@ -85,6 +104,7 @@ static void taken(void) {
 static void files(void) {
   begin();
   work();
+  settle();
   char name[] = "/tmp/rude-XXXXXX", text[16] = {0};
   int own = mkstemp(name), taken[1024], n = 0;
   CHECK(own >= 0 && unlink(name) == 0 && write(own, "mine", 4) == 4, "a file: %s", strerror(errno));
