@@ -15,6 +15,12 @@ import (
 	"scuda.dev/scuda/transport"
 )
 
+// Both sides of the shared memory have the same layout: else this does not compile.
+const (
+	_ = -(unsafe.Sizeof(session.Shared{}) ^ unsafe.Sizeof(C.struct_scuda_shared{}))
+	_ = -(unsafe.Offsetof(session.Shared{}.LostOf) ^ unsafe.Offsetof(C.struct_scuda_shared{}.lost_of))
+)
+
 // bytes is the program's memory at p.
 func bytes(p unsafe.Pointer, n C.uint64_t) []byte {
 	if p == nil {

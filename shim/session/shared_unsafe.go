@@ -38,11 +38,10 @@ type Shared struct {
 	Lost             uint32
 	TransfersPending uint32
 	News             uint64
-	Counts           *Counts // nil: nothing is counted
-	Outages          countOf // of the core's
+	Counts           *Counts              // nil: nothing is counted
+	Outages          countOf              // of the core's
+	LostOf           [MostSessions]uint32 // as Lost, of one of several servers
 	_                [8]byte
-
-	LostOf [MostSessions]uint32 // as Lost, of one of several servers
 }
 
 // Kinds of what [Counts] count.
