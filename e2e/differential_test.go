@@ -57,6 +57,8 @@ func TestDifferential(t *testing.T) {
 		{"devices", "3", nil},
 		{"peers", "2", nil},
 		{"managed_gpus", "2", nil},
+		{"several_managed", "2", nil},
+		{"several_managed_random", "2", []string{"1", "10"}},
 	} {
 		t.Run(strings.Join(append([]string{c.name}, c.args...), " "), func(t *testing.T) {
 			native := directly(t, c.name, c.settings, c.args...)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -327,7 +329,6 @@ func TestSeveralShareAProgram(t *testing.T) {
 	errs := p.err.String()
 	for _, want := range []string{
 		"a copy: what it names is of two servers",
-		"unified memory was allocated with a GPU of one server, and a GPU of another is to use it",
 		"the session with the scuda server " + second.addr + " is lost",
 	} {
 		if strings.Count(errs, want) != 1 {
@@ -345,6 +346,66 @@ func TestSeveralUsePinned(t *testing.T) {
 		if code := p.wait(patience); code != 0 || p.out.String() != "pinned memory of two servers\n" {
 			t.Errorf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
 		}
+	}
+}
+
+// Unified memory goes to the server whose GPU uses it, and back. With one server that has two GPUs it is the same, and
+// with the simulation itself (TestDifferential).
+func TestSeveralUseManaged(t *testing.T) {
+	want := serve(t, "--gpu", "sim:2").run(t, "several_managed")
+	for _, pager := range pagers {
+		t.Run(pager, func(t *testing.T) {
+			beside(t)
+			_, second, list := two(t)
+			p := start(t, onTrial(list, "SCUDA_PAGER="+pager), program("several_managed"), kernels)
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 || p.out.String() != want {
+				t.Errorf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
+			}
+			const refused = "unified memory of one server is to be used by another, while a stream is captured"
+			if errs := p.err.String(); strings.Count(errs, refused) != 1 {
+				t.Errorf("not once %q in\n%s", refused, errs)
+			}
+		})
+	}
+}
+
+// Random programs over two servers agree with a plain model. When one of the servers is gone the other's memory stays.
+func TestSeveralManagedRandom(t *testing.T) {
+	for i, pager := range pagers {
+		t.Run(pager, func(t *testing.T) {
+			beside(t)
+			_, second, list := two(t)
+			p := start(t, onTrial(list, "SCUDA_PAGER="+pager, "SCUDA_RESUME=0"), program("several_managed_random"), kernels,
+				fmt.Sprint(100*i+1), "30", fmt.Sprintf("kill -9 %d", second.cmd.Process.Pid))
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 || p.out.String() != "30 programs\none server\n" {
+				t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
+			}
+			if errs := p.err.String(); strings.Count(errs, "unified memory cannot be fetched any more") != 1 {
+				t.Errorf("%s", errs)
+			}
+		})
+	}
+}
+
+// What one server's GPU alone uses stays there, however often the other one has work: each range comes to its GPU once,
+// and a block of it comes back when the CPU reads.
+func TestSeveralManagedStays(t *testing.T) {
+	_, _, list := two(t)
+	p := start(t, onTrial(list, "SCUDA_LOG=info"), program("several_managed"), kernels, "apart")
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	}
+	m := regexp.MustCompile(`(\d+) bytes fetched, (\d+) bytes sent`).FindStringSubmatch(p.err.String())
+	if m == nil {
+		t.Fatalf("%s", p.err)
+	}
+	fetched, err := strconv.Atoi(m[1])
+	sent, err2 := strconv.Atoi(m[2])
+	if err != nil || err2 != nil || fetched > 4*65536 || sent > 65536 {
+		t.Errorf("%d bytes fetched, %d sent", fetched, sent)
 	}
 }
 

@@ -400,6 +400,10 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 			}
 		}
 	}
+	answer := "return scuda_answer(I_%s, %s);"
+	if base.Flag(api.FlagTakes) || base.Flag(api.FlagTakesByHand) && base.Class != api.Hand {
+		answer = "return scuda_answer(I_%s, scuda_managed_over(%s));"
+	}
 	if base.Flag(api.FlagTakes) {
 		if err := c.takes(b, f, base, form); err != nil {
 			return err
@@ -408,15 +412,15 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 	switch class := base.Class; {
 	case class == api.Missing, base.NoProto && class != api.Unsupported && class != api.Refused:
 		unused()
-		b.f("  return scuda_answer(I_%s, scuda_missing(I_%s));\n", f.Name, f.Name)
+		b.f("  "+answer+"\n", f.Name, "scuda_missing(I_"+f.Name+")")
 	case class == api.Unsupported:
 		unused()
-		b.f("  return scuda_answer(I_%s, scuda_unsupported(I_%s, %q));\n", f.Name, f.Name, base.Reason)
+		b.f("  "+answer+"\n", f.Name, fmt.Sprintf("scuda_unsupported(I_%s, %q)", f.Name, base.Reason))
 	case class == api.Refused:
 		unused()
-		b.f("  return scuda_answer(I_%s, %s); /* %s */\n", f.Name, base.Answer, base.Reason)
+		b.f("  "+answer+" /* %s */\n", f.Name, base.Answer, base.Reason)
 	case class == api.Local, class == api.Hand:
-		b.f("  return scuda_answer(I_%s, scuda_hand_%s(%s));\n", f.Name, base.Name, join(args, form))
+		b.f("  "+answer+"\n", f.Name, fmt.Sprintf("scuda_hand_%s(%s)", base.Name, join(args, form)))
 	default:
 		flags := "0"
 		if form != "" {
@@ -424,15 +428,15 @@ func (c *cfront) export(b *buffer, f *api.Func) error {
 		}
 		b.f("  int32_t r;\n")
 		if base.Pre {
-			b.f("  int pre = scuda_pre_%s(%s);\n  if (pre == 1) return scuda_answer(I_%s, r);\n", base.Name,
-				join(args, form, "&r"), f.Name)
+			b.f("  int pre = scuda_pre_%s(%s);\n  if (pre == 1) "+answer+"\n", base.Name,
+				join(args, form, "&r"), f.Name, "r")
 			flags = "(pre == 2 ? SCUDA_ANSWER : 0) | " + flags
 		}
 		b.f("  r = scuda_wire_%s(%s);\n", base.Name, join(args, flags))
 		if base.Post {
 			b.f("  if (!r) scuda_post_%s(%s);\n", base.Name, args)
 		}
-		b.f("  return scuda_answer(I_%s, r);\n", f.Name)
+		b.f("  "+answer+"\n", f.Name, "r")
 	}
 	b.f("}\n\nSCUDA_EXPORT int32_t %s(%s) {\n", f.Name, orVoid(decl))
 	if err := emitClears(b, c.lib, f); err != nil {
@@ -493,7 +497,7 @@ func (c *cfront) takes(b *buffer, f, base *api.Func, form string) error {
 	for _, list := range lists[1:] {
 		b.f("    if (!taken) taken = %s;\n", call(list))
 	}
-	b.f("    if (taken) return scuda_answer(I_%s, taken);\n  }\n", f.Name)
+	b.f("    if (taken) return scuda_answer(I_%s, scuda_managed_over(taken));\n  }\n", f.Name)
 	return nil
 }
 

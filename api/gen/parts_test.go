@@ -13,7 +13,7 @@ import (
 // docs/compatibility.md, with what they are.
 var elsewhere = map[string]string{
 	"shim/front/base/server.c: return CUDA_ERROR_NOT_SUPPORTED;":  "any call with things of two servers",
-	"shim/front/uvm/take.c: return CUDA_ERROR_NOT_SUPPORTED;":     "unified memory of another server",
+	"shim/front/uvm/home.c: return CUDA_ERROR_NOT_SUPPORTED;":     "unified memory of another server",
 	"shim/front/calls/entry.c: return CUDA_ERROR_NOT_SUPPORTED;":  "scuda_refuse itself, and whole functions",
 	"shim/front/calls/tables.c: return CUDA_ERROR_NOT_SUPPORTED;": "logged with PART_private_slot",
 	"shim/front/calls/device.c: return scuda_device_ok(dev) ? " +

@@ -234,14 +234,19 @@ int main(int argc, char **argv) {
   between(&two, &one, got);
   big_between(&two, &one);
 
-  // unified memory is one server's
+  // unified memory goes to where it is used
   CUdeviceptr unified;
   use(&one);
   CK(cuMemAllocManaged(&unified, 4 * N, CU_MEM_ATTACH_GLOBAL));
   CK(LAUNCH(one.add, (N + 255) / 256, 256, 0, one.stream, &one.a, &one.b, &unified, &n));
-  CK(cuStreamSynchronize(one.stream));
   use(&two);
-  WANT(LAUNCH(two.add, (N + 255) / 256, 256, 0, two.stream, &two.a, &two.b, &unified, &n), CUDA_ERROR_NOT_SUPPORTED);
+  CK(LAUNCH(two.add, (N + 255) / 256, 256, 0, two.stream, &unified, &unified, &two.c, &n));
+  CK(cuMemcpyDtoHAsync(got, two.c, 4 * N, two.stream));
+  CK(cuStreamSynchronize(two.stream));
+  for (int i = 0; i < N; i++) {
+    float sum = ((float *)(uintptr_t)unified)[i], twice = ((float *)got)[i];
+    CHECK(twice == 2 * sum, "element %d is %f, not 2 * %f", i, twice, sum);
+  }
   ends_well(&two, 2);
   use(&one);
   CK(cuMemFree(unified));

@@ -108,6 +108,7 @@ struct scuda_thread {
   void *lists[2]; size_t list_bytes[2];    /* arrays lent to the program until its next call of the same kind */
   uint32_t server;             /* 1 + the server that its commands are for; 0: its context's (server.c) */
   uint32_t own;                /* SCUDA_OWN: what it does is the library's */
+  uint32_t turn;               /* its call keeps ranges of unified memory where they are (home.c) */
   uint32_t timed;              /* as in struct scuda_call, of its next call; came is of the last such */
   uint64_t came;
   uint64_t named;              /* the stream that the thread's last call named; see progress.c */

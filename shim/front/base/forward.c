@@ -169,6 +169,14 @@ static void name_value(struct scuda_named *n, const struct scuda_param *p, uint6
   else if (p->flags & SCUDA_ADDRESS) scuda_name_address(n, word);
 }
 
+/* Unified memory is of the server that the call took it for (uvm/home.c), in whatever structure it stands. */
+static void name_managed(struct scuda_named *n, const uint8_t *element, uint64_t bytes) {
+  for (uint64_t at = 0; at + 8 <= bytes; at += 8) {
+    const struct scuda_range r = scuda_range_of(scuda_word(element + at), SCUDA_AS_MANAGED);
+    if (r.flags) scuda_name_range(n, &r);
+  }
+}
+
 /* The objects, GPUs and addresses among a call's arguments and in the elements that they point to. */
 static struct scuda_named names(const struct forward *f) {
   struct scuda_named n = {0};
@@ -179,6 +187,7 @@ static struct scuda_named names(const struct forward *f) {
     uint8_t *e = at(f->words[i]);
     for (uint64_t k = 0; k < f->elements[i]; k++, e += p->size) {
       if (p->kind) scuda_name_object(&n, scuda_word(e));
+      else name_managed(&n, e, p->size);
       for (unsigned q = 0; q < p->patches; q++) {
         if (!patched(f, p, &p->patch[q], e)) continue;
         if (p->patch[q].kind) scuda_name_object(&n, scuda_word(e + p->patch[q].offset));

@@ -93,6 +93,15 @@ void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_r
   scuda_unlock(&t->lock);
 }
 
+uint32_t scuda_ranges_change(struct scuda_ranges *t, uint64_t p, uint32_t clear, uint32_t set) {
+  scuda_lock(&t->lock);
+  struct scuda_range *r = containing(t, p);
+  uint32_t had = r ? r->flags : 0;
+  if (r) r->flags = (had & ~clear) | set;
+  scuda_unlock(&t->lock);
+  return had;
+}
+
 int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag) {
   int hit = 0;
   scuda_lock(&t->lock);

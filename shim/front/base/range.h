@@ -10,10 +10,13 @@ enum {                         /* flags of a range */
   SCUDA_RANGE_OWNED = 4,       /* host: cuMemHostAlloc, unmapped when freed */
   SCUDA_RANGE_REGISTERED = 8,  /* host: cuMemHostRegister */
   SCUDA_RANGE_MAPPED = 16,     /* host: kernels may use it (mapped.c) */
-  SCUDA_RANGE_MANAGED = 32,    /* device: unified memory (managed.c) */
+  /* device: unified memory (managed.c). The bits from SEEN on are the servers that were given an address of it, those
+   * from SCUDA_SERVER_SHIFT on the one that has its pages. */
+  SCUDA_RANGE_MANAGED = 32,
   SCUDA_RANGE_HANDLE = 64,     /* device: mapped; owner is the handle of the physical memory */
   SCUDA_RANGE_SHARED = 128,    /* device: other processes have it as well (order.c) */
-  SCUDA_RANGE_GRAPH = 256      /* device: of a graph, perhaps: only the driver knows when it can be freed */
+  SCUDA_RANGE_GRAPH = 256,     /* device: of a graph, perhaps: only the driver knows when it can be freed */
+  SCUDA_RANGE_SEEN = 1 << 12
 };
 
 struct scuda_ranges {
@@ -27,6 +30,8 @@ int scuda_ranges_overlap(struct scuda_ranges *t, uint64_t p, uint64_t bytes);
 int scuda_ranges_remove(struct scuda_ranges *t, uint64_t start, struct scuda_range *out);  /* by its exact start */
 void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg,
                        uint32_t flags);
+/* Clears and sets flags of the range that holds an address; gives those that it had, 0: there is none. */
+uint32_t scuda_ranges_change(struct scuda_ranges *t, uint64_t p, uint32_t clear, uint32_t set);
 /* an address in a range with the flag is among them */
 int scuda_ranges_any(struct scuda_ranges *t, const uint8_t *words, uint64_t bytes, uint32_t flag);
 void scuda_ranges_remove_if(struct scuda_ranges *t, int (*gone)(const struct scuda_range *, uint64_t), uint64_t arg);

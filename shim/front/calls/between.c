@@ -9,8 +9,10 @@
 enum { PIECE = 16 << 20 };
 
 static int32_t server_of(const struct scuda_range *r, uint64_t p, uint64_t bytes) {
-  if (!scuda_range_is_device(r) || scuda_range_is_managed(r) || !scuda_device_ok(r->device)) return -1;
-  return scuda_range_covers(r, p, bytes) ? (int32_t)scuda_gpus[r->device].server : -1;
+  if (!scuda_range_is_device(r) || !scuda_device_ok(r->device) || !scuda_range_covers(r, p, bytes)) return -1;
+  struct scuda_named n = {0};
+  scuda_name_range(&n, r);
+  return (int32_t)n.server;
 }
 
 static int32_t wait_for(const struct scuda_named *n, uint64_t stream, uint32_t ptds) {

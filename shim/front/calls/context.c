@@ -184,6 +184,7 @@ int scuda_pre_cuCtxDestroy_v2(uint64_t ctx, int32_t *r) {
   *r = ctx ? scuda_context_of(ctx, &s) : CUDA_ERROR_INVALID_VALUE;
   if (!*r && s->flags & SCUDA_CTX_PRIMARY) *r = CUDA_ERROR_INVALID_CONTEXT;
   if (*r) return 1;
+  scuda_managed_leave_context(ctx);
   scuda_storage_context_dies(ctx);
   return 0;
 }
@@ -285,6 +286,7 @@ static int32_t primary_ends(int32_t dev, uint32_t verb) {
     scuda_unlock(&primary_lock);
     return CUDA_SUCCESS;
   }
+  if (!atomic_load(&exiting)) scuda_managed_leave_context(scuda_gpus[dev].primary);
   s->flags &= ~(uint32_t)SCUDA_CTX_ACTIVE;
   scuda_gpus[dev].primary_flags = 0;
   *scuda_limits_changed(s) = 0;

@@ -69,6 +69,13 @@ static int32_t upload_there(const struct scuda_range *to, const struct scuda_ran
   return scuda_upload_bytes(dst, src, bytes, stream, ptds, flags, known);
 }
 
+/* What is uploaded need not be what is there now. */
+static int changes_yet(const struct scuda_range *from, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds,
+                       uint32_t flags) {
+  return (!(flags & SCUDA_COPY_SYNC) && scuda_stream_capturing(stream, ptds)) ||
+         (scuda_range_holds(from, (uint64_t)(uintptr_t)src, bytes) && scuda_core.overlaps(src, bytes) == 1);
+}
+
 static int32_t upload(const struct scuda_range *to, const struct scuda_range *from, uint64_t dst, const void *src,
                       uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
   if (SCUDA_LIKELY(!scuda_several())) return upload_there(to, from, dst, src, bytes, stream, ptds, flags);
@@ -76,6 +83,7 @@ static int32_t upload(const struct scuda_range *to, const struct scuda_range *fr
   int32_t r = visit(&v, to, NULL, stream);
   if (r) return r;
   r = upload_there(to, from, dst, src, bytes, stream, ptds, flags);
+  if (!r && bytes) scuda_managed_uploads(dst, src, bytes, changes_yet(from, src, bytes, stream, ptds, flags));
   scuda_visit_end(v);
   return r;
 }

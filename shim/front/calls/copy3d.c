@@ -1,6 +1,7 @@
 /* 2-D and 3-D copies, of linear memory and of arrays, and batches of copies. With host memory at one end, small uploads
  * carry their rows, big ones send them behind, and the rows of a download come back to their places; the driver itself
  * only ever sees memory of the server. */
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -283,6 +284,7 @@ static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64
   if (captured && scuda_captures_body(stream, how & SCUDA_PTDS))
     return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int late = captured || (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1);
+  if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_uploads((uint64_t)(uintptr_t)src, src, span, late);
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
   m.flags = flags | WIRE_COPY_3D_PULL;
@@ -319,6 +321,15 @@ static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint
   return r;
 }
 
+/* Of several servers the copy is for the one that has the stream and the memory; 0, or NOT_SUPPORTED. */
+static int32_t visit(struct scuda_visit *v, const struct scuda_copy3d_end *device, uint64_t stream) {
+  struct scuda_named n = {0};
+  scuda_name_object(&n, stream);
+  if (device->type == CU_MEMORYTYPE_ARRAY) scuda_name_object(&n, device->array);
+  else scuda_name_address(&n, device->device);
+  return scuda_visit_named(v, &n, "a copy");
+}
+
 int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer) {
   struct scuda_copy3d b = *c;
   int from_host = scuda_copy3d_in_host(&b.src), to_host = scuda_copy3d_in_host(&b.dst);
@@ -345,8 +356,12 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
   if (!host->pitch) host->pitch = b.width; /* of one row */
   if (!host->height) host->height = b.height;
   uint32_t flags = (sync ? SCUDA_COPY_SYNC : 0) | (peer ? WIRE_COPY_3D_PEER : 0);
-  return from_host ? upload_copy3d(&b, span, stream, how, sync, flags) :
-         download_copy3d(&b, span, stream, how, sync, flags);
+  struct scuda_visit v;
+  if (SCUDA_UNLIKELY(scuda_several()) && (r = visit(&v, device, stream))) return r;
+  r = from_host ? upload_copy3d(&b, span, stream, how, sync, flags) :
+      download_copy3d(&b, span, stream, how, sync, flags);
+  if (SCUDA_UNLIKELY(scuda_several())) scuda_visit_end(v);
+  return r;
 }
 
 static struct scuda_copy3d_end widen(const struct scuda_copy2d_end *s) {
@@ -367,11 +382,24 @@ static struct scuda_copy3d_end widen(const struct scuda_copy2d_end *s) {
       return scuda_wire_##name(&c stream_arg, ptds); \
     return scuda_copy3d_start(&copy3d, stream, ptds, sync, 0); \
   }
+static int is_managed_end(const struct scuda_copy3d_end *s) {
+  return s->type == CU_MEMORYTYPE_DEVICE && scuda_is_managed(s->device);
+}
+
+/* Unified memory is where the copy is by now, whatever context it was made in. */
+static void use_nearest(struct scuda_copy3d *c) {
+  const int from = is_managed_end(&c->src), to = is_managed_end(&c->dst);
+  const uint64_t current = scuda_thread()->current;
+  if (from) c->src.context = !to && c->dst.type == CU_MEMORYTYPE_DEVICE ? c->dst.context : current;
+  if (to) c->dst.context = !from && c->src.type == CU_MEMORYTYPE_DEVICE ? c->src.context : current;
+}
+
 #define COPY_3D(name, stream_decl, stream_arg, stream, sync, peer) \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) { \
     if (!p) return CUDA_ERROR_INVALID_VALUE; \
     struct scuda_copy3d c = *(const struct scuda_copy3d *)p; \
     scuda_copy3d_settle(&c.src), scuda_copy3d_settle(&c.dst); \
+    if (peer && SCUDA_UNLIKELY(scuda_several())) use_nearest(&c); \
     if (!scuda_copy3d_in_host(&c.src) && !scuda_copy3d_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
     return scuda_copy3d_start(&c, stream, ptds, sync, peer); \
   }

@@ -12,6 +12,7 @@ static int32_t host_copy(const struct target *t, const struct CUDA_MEMCPY_NODE_P
   uint64_t bytes = scuda_copy3d_straighten(host, c);
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   void *at = (void *)(uintptr_t)host->host;
+  if (SCUDA_UNLIKELY(scuda_several()) && up) scuda_managed_uploads(0, at, bytes, 1);
   uint64_t id = up ? scuda_core.source(scuda_server(), at, bytes, 1) :
                 scuda_core.transfer(at, bytes, scuda_thread_word(), 2);
   scuda_graph_host((uint32_t)id, up, at);

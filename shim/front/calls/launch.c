@@ -1,5 +1,6 @@
 /* Kernel launches. What looks wrong from the cached facts is sent with a request for an answer, so that the driver's
  * own error comes at the call. */
+#include "base/server.h"
 #include "calls/calls.h"
 
 #include <stdlib.h>
@@ -187,6 +188,13 @@ static uint8_t *device_node(const struct launch *l) {
   return NULL;
 }
 
+/* Pinned memory has addresses of unified memory too. */
+static __attribute__((noinline, cold)) int32_t pinned_first(const uint8_t *values, uint32_t bytes, uint64_t stream,
+                                                            uint32_t ptds) {
+  scuda_use_pinned_in(values, bytes);
+  return scuda_mapped_upload(stream, ptds);
+}
+
 static int32_t launch(const struct launch *l, void **params, void **extra, uint32_t ptds) {
   struct scuda_func *f = scuda_func(l->func);
   if (SCUDA_UNLIKELY(!f)) return CUDA_ERROR_INVALID_HANDLE;
@@ -195,8 +203,14 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   struct scuda_thread *t = scuda_thread();
   struct scuda_slot *ctx = scuda_slot(t->current);
   if (SCUDA_UNLIKELY(!ctx || !scuda_context_usable(t->current))) return scuda_no_context();
-  if (SCUDA_UNLIKELY(scuda_several() && (scuda_elsewhere_of(l->func) || scuda_elsewhere_of(l->stream))))
-    return CUDA_ERROR_INVALID_HANDLE; /* as where they are another context's */
+  if (SCUDA_UNLIKELY(scuda_several())) {
+    if (scuda_elsewhere_of(l->func) || scuda_elsewhere_of(l->stream))
+      return CUDA_ERROR_INVALID_HANDLE; /* as where they are another context's */
+    if (scuda_managed_some() && !t->turn) { /* it ends with the launch */
+      scuda_managed_enter();
+      return scuda_managed_over(launch(l, params, extra, ptds));
+    }
+  }
 
   const void *buffer;
   uint32_t bytes;
@@ -208,6 +222,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
     if (buffer) memcpy(early, buffer, bytes);
     else scuda_params_pack(f, params, early);
     buffer = early;
+    if (SCUDA_UNLIKELY(scuda_several()) && (r = pinned_first(early, bytes, l->stream, ptds))) return r;
     if ((r = scuda_managed_take(SCUDA_REACHABLE, early, bytes, l->stream, ptds))) return r;
   }
 
@@ -274,7 +289,7 @@ int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t g
 
 enum { SYNC_FLAGS = 3 }; /* CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC, …_NO_POST_LAUNCH_SYNC */
 
-int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t count, uint32_t flags) {
+static int32_t launch_all(void *list, uint32_t count, uint32_t flags) {
   const struct CUDA_LAUNCH_PARAMS_st *l = list;
   if (!l || !count || count > SCUDA_DEVICES_MAX || flags & ~(uint32_t)SYNC_FLAGS) return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = sizeof(struct wire_launch_several);
@@ -311,6 +326,10 @@ int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t cou
     p += scuda_pad(f->param_bytes);
   }
   return scuda_send(&c);
+}
+
+int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t count, uint32_t flags) {
+  return scuda_managed_over(launch_all(list, count, flags));
 }
 
 static int32_t check_attributes(const struct CUlaunchConfig_st *config) {
@@ -509,8 +528,21 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *
 }
 
 /* A graph's kernels may use mapped memory too. */
+static int32_t graph_takes(uint64_t stream, uint32_t ptds) {
+  int32_t r = scuda_mapped_upload(stream, ptds);
+  return r ? r : scuda_managed_take(SCUDA_REACHABLE, NULL, 0, stream, ptds);
+}
+
 int scuda_pre_cuGraphLaunch(uint64_t graph, uint64_t stream, uint32_t ptds, int32_t *r) {
-  *r = graph ? scuda_mapped_upload(stream, ptds) : CUDA_ERROR_INVALID_VALUE;
-  if (!*r) *r = scuda_managed_take(SCUDA_REACHABLE, NULL, 0, stream, ptds);
+  struct scuda_named n = {0};
+  struct scuda_visit v;
+  *r = graph ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (*r) return 1;
+  if (SCUDA_LIKELY(!scuda_several())) return (*r = graph_takes(stream, ptds)) != CUDA_SUCCESS;
+  scuda_name_object(&n, graph);
+  scuda_name_object(&n, stream);
+  if ((*r = scuda_visit_named(&v, &n, "cuGraphLaunch"))) return 1;
+  *r = graph_takes(stream, ptds);
+  scuda_visit_end(v);
   return *r != CUDA_SUCCESS;
 }

@@ -135,7 +135,9 @@ static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes,
   memcpy(m->shadow + from, (const void *)(uintptr_t)(m->start + from), bytes);
   if (by_changes(m)) memcpy(m->incoming + from, m->shadow + from, bytes);
   scuda_put_struct(c.payload + sizeof head, m->shadow + from, bytes);
-  return scuda_send(&c);
+  r = scuda_send(&c);
+  if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_uploads(head.dst, m->shadow + from, bytes, 0);
+  return r;
 }
 
 static void mark(uint32_t server, uint64_t stream) {

@@ -158,7 +158,8 @@ static int32_t ask(uint64_t p, uint32_t count, const int32_t *attributes, struct
   const struct scuda_range range = scuda_range_of(p, SCUDA_AS_GPU);
   struct scuda_named n = {0};
   struct scuda_visit v;
-  scuda_name_range(&n, &range);
+  if (scuda_range_is_managed(&range)) scuda_name_object(&n, range.context); /* wherever its pages are */
+  else scuda_name_range(&n, &range);
   int32_t r = scuda_visit_named(&v, &n, "");
   if (r) return r;
   r = ask_there(p, count, attributes, values);

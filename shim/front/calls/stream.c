@@ -46,9 +46,17 @@ static int operation(uint64_t address, int32_t *r) {
   return scuda_range_is_managed(&at) ? 1 : scuda_range_covers(&at, address, 1) ? 0 : 2;
 }
 
+/* A value may be an address. */
+static void written(uint64_t stream, const void *values, uint64_t bytes) {
+  struct scuda_visit v = scuda_visit(stream > 2 && scuda_slot(stream) ? scuda_slot_server(stream) : scuda_server(), 0);
+  scuda_managed_uploads(0, values, bytes, 0);
+  scuda_visit_end(v);
+}
+
 #define OPERATION(name, type) \
   int scuda_pre_##name(uint64_t stream, uint64_t address, type value, uint32_t flags, uint32_t ptds, int32_t *r) { \
-    (void)stream, (void)value, (void)flags, (void)ptds; \
+    (void)stream, (void)flags, (void)ptds; \
+    if (SCUDA_UNLIKELY(scuda_several())) written(stream, &value, sizeof value); \
     return operation(address, r); \
   }
 OPERATION(cuStreamWriteValue32_v2, uint32_t)
@@ -58,8 +66,9 @@ OPERATION(cuStreamWaitValue64_v2, uint64_t)
 
 int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list, uint32_t flags, uint32_t ptds,
                                     int32_t *r) {
-  (void)stream, (void)flags, (void)ptds;
+  (void)flags, (void)ptds;
   const uint64_t *words = list;
+  if (SCUDA_UNLIKELY(scuda_several()) && list && count <= 256) written(stream, list, 8ull * OPERATION_WORDS * count);
   for (uint32_t i = 0; scuda_managed_some() && list && i < count && count <= 256; i++)
     if (operation(words[OPERATION_WORDS * i + 1], r) == 1) return 1;
   return 0;

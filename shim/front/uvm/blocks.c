@@ -69,7 +69,7 @@ int32_t scuda_blocks_allow(struct va_range *a, struct scuda_stretch s, uint8_t s
   uint8_t was = a->state[s.first];
   int32_t r = CUDA_SUCCESS;
   if (was == state) {
-    if (scuda_uvm.lost || scuda_pages_allow(&a->pages, from, bytes, state == DIRTY))
+    if (scuda_va_range_lost(a) || scuda_pages_allow(&a->pages, from, bytes, state == DIRTY))
       scuda_pages_wake(&a->pages, from, bytes);
     return CUDA_SUCCESS;
   }

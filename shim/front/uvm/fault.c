@@ -21,7 +21,7 @@
 static int32_t serve(struct va_range *a, uint32_t b, int write) {
   const uint8_t was = a->state[b];
   /* somebody else's fault brought it, or the kernel took the page out of its tables since (reclaim does) */
-  const int here = scuda_uvm.lost || was == DIRTY || (was == CLEAN && !write);
+  const int here = scuda_va_range_lost(a) || was == DIRTY || (was == CLEAN && !write);
   const int away = was == AWAY && !here, brought = away || (was == READY && !here);
   struct scuda_run *run;
   struct scuda_stretch s[1 + SCUDA_AHEAD_MAX] = {{b, 1}};
@@ -49,9 +49,9 @@ int scuda_uvm_fault(uint64_t address, int write) {
   for (int waited = 0; (a = scuda_va_range_at(address)) != NULL;) {
     b = (uint32_t)((address - a->pages.start) / BLOCK);
     const uint8_t was = a->state[b];
-    if (was == BUSY || (scuda_uvm.lost && scuda_fetches)) {
+    if (was == BUSY || (scuda_va_range_lost(a) && scuda_fetches)) {
       scuda_fetch_await();
-    } else if (was == AWAY && !waited && atomic_load(&scuda_work_pending) && !scuda_uvm.lost) {
+    } else if (was == AWAY && !waited && atomic_load(&scuda_work_pending) && !scuda_va_range_lost(a)) {
       if ((r = scuda_uvm_quiet(a))) break;
       waited = 1;
     } else {
@@ -64,7 +64,7 @@ int scuda_uvm_fault(uint64_t address, int write) {
   }
   count(SCUDA_FAULTS, 1);
   if (!r) r = serve(a, b, write);
-  if (r) scuda_uvm_lose(r);
+  if (r) scuda_uvm_lose(a, r);
   scuda_unlock(&scuda_uvm.lock);
   return 1;
 }

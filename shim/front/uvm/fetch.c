@@ -24,7 +24,7 @@ static int32_t bring(const struct scuda_fetch *f, uint8_t *staging, uint64_t den
   int made = !some && !denied && f->blocks < SCUDA_NODE_MAX; /* less than goes in bulk */
   some |= made;
   struct scuda_uvm_self self;
-  int32_t r = scuda_uvm_begin(&self, f->range->context);
+  int32_t r = scuda_uvm_begin(&self, f->range->home);
   if (!r && some && !seen && !made) r = scuda_pages_open(p, f->from, f->bytes);
   while (!r) {
     struct scuda_migration m;
@@ -80,7 +80,7 @@ static void *run_fetcher(void *staging) {
     /* the first block stays denied: the fault there says how far the program is */
     int32_t r = bring(&f, staging, BLOCK);
     scuda_lock(&scuda_uvm.lock);
-    if (r) scuda_uvm_lose(r);
+    if (r) scuda_uvm_lose(f.range, r);
     scuda_fetch_settle(&f, r ? AWAY : READY, r ? AWAY : f.write ? DIRTY : CLEAN);
   }
   return NULL;

@@ -76,7 +76,7 @@ static int32_t say(uint64_t p, uint64_t bytes, int32_t advice, struct CUmemLocat
 
 static int32_t prefetch(uint64_t p, uint64_t bytes, struct CUmemLocation_st where, uint64_t stream, uint32_t ptds) {
   int32_t r = say(p, bytes, PREFETCH, where);
-  return r || scuda_location_device(where) == CU_DEVICE_CPU ? r : scuda_managed_named(&p, sizeof p, stream, ptds);
+  return r || scuda_location_device(where) == CU_DEVICE_CPU ? r : scuda_managed_prefetch(p, where.id, stream, ptds);
 }
 
 int32_t scuda_hand_cuMemPrefetchAsync(uint64_t p, uint64_t bytes, int32_t device, uint64_t stream, uint32_t ptds) {

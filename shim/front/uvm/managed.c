@@ -60,7 +60,7 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
     return r;
   }
   a->asked = bytes;
-  a->context = owner;
+  a->context = a->home = owner;
   a->attachment = CU_MEM_ATTACH_GLOBAL;
   a->made_for = attachment;
   a->giver = SCUDA_NO_STREAM;
@@ -68,26 +68,14 @@ static int32_t make(uint64_t address, uint64_t bytes, uint32_t attachment, struc
   a->low = a->blocks;
   a->mirror = !address;
   if (a->mirror) {
-    struct wire_host_map request = {a->pages.start, a->pages.bytes};
-    struct wire_global_info reply = {0};
-    struct scuda_cmd c;
-    if (!(r = scuda_begin(&c, OP_HOST_MAP, SCUDA_ANSWER, sizeof request))) {
-      memcpy(c.payload, &request, sizeof request);
-      r = scuda_call(&c, &reply, sizeof reply, NULL);
-    }
-    if (!r && reply.address != a->pages.start) {
-      scuda_log(SCUDA_ERROR, "unified memory at %#llx: the server has something else at this address",
-                (unsigned long long)a->pages.start);
-      struct wire_host_unmap undo = {a->pages.start, a->pages.bytes};
-      scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &undo, sizeof undo);
-      r = CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    r = scuda_va_range_back(a);
     /* Fresh memory is zero, as natively, before anything else comes to it in any stream. */
     if (!r) r = scuda_wire_cuMemsetD8_v2(a->pages.start, 0, a->pages.bytes, 0);
     if (!r) r = scuda_wire_cuStreamSynchronize(SCUDA_LEGACY_STREAM, 0);
   }
   struct scuda_range range = {
-    a->pages.start, bytes, a->context, (uint64_t)(uintptr_t)a, SCUDA_RANGE_ALLOC | SCUDA_RANGE_MANAGED, context->device
+    a->pages.start, bytes, a->context, (uint64_t)(uintptr_t)a,
+    SCUDA_RANGE_ALLOC | SCUDA_RANGE_MANAGED | scuda_va_range_server(a) << SCUDA_SERVER_SHIFT, context->device
   };
   if (!r && !scuda_ranges_add(&scuda_managed_ranges, &range)) r = CUDA_ERROR_OUT_OF_MEMORY;
   if (r) {
@@ -141,6 +129,7 @@ int32_t scuda_hand_cuMemAllocManaged(uint64_t *p, uint64_t bytes, uint32_t flags
 /* Frees managed memory: 1 when it is some. Like the driver's, it waits for the work that may use it. */
 int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
   if (!scuda_is_managed(p)) return 0;
+  if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_enter();
   *r = scuda_uvm_synchronize(scuda_thread()->current, SCUDA_ALL_STREAMS);
   scuda_lock(&scuda_uvm.lock);
   struct va_range *a;
@@ -150,13 +139,13 @@ int scuda_pre_cuMemFree_v2(uint64_t p, int32_t *r) {
   else unlink_va_range(a);
   scuda_unlock(&scuda_uvm.lock);
   if (!a) {
-    *r = CUDA_ERROR_INVALID_VALUE;
+    *r = scuda_managed_over(CUDA_ERROR_INVALID_VALUE);
     return 1;
   }
-  struct wire_host_unmap request = {a->pages.start, a->pages.bytes};
-  int32_t gone = scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &request, sizeof request);
+  int32_t gone = scuda_va_range_unback(a);
   if (!*r) *r = gone;
   forget(a);
+  scuda_managed_over(*r);
   return 1;
 }
 
@@ -165,6 +154,7 @@ void scuda_managed_forget_context(uint64_t context) {
   scuda_work_forget(context);
   scuda_unlock(&scuda_uvm.lock);
   if (!atomic_load(&scuda_managed_count)) return;
+  if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_enter();
   scuda_lock(&scuda_uvm.lock);
   for (struct va_range *a = scuda_uvm.ranges, *next; a; a = next) {
     next = a->next;
@@ -174,9 +164,11 @@ void scuda_managed_forget_context(uint64_t context) {
       continue;
     }
     unlink_va_range(a);
+    if (SCUDA_UNLIKELY(scuda_several())) scuda_va_range_unback(a);
     forget(a);
   }
   scuda_unlock(&scuda_uvm.lock);
+  scuda_managed_over(CUDA_SUCCESS);
 }
 
 /* ---- __managed__ variables: the server's driver gave them their address, and no more than the variable may be
@@ -193,7 +185,7 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
               "a __managed__ variable lies at %#llx on the server, where this process has something else; start it "
               "again, or without address randomisation (setarch -R)", (unsigned long long)address);
   /* what is here of the pages lacks the variable */
-  if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS);
+  if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS, SCUDA_EACH_SERVER);
   scuda_lock(&scuda_uvm.lock);
   for (uint64_t at = address; !r && at < address + bytes &&
        (a = scuda_va_range_at(at)); at = a->pages.start + a->pages.bytes) {

@@ -16,7 +16,7 @@ int32_t scuda_managed_named(const void *names, uint64_t bytes, uint64_t stream, 
 int32_t scuda_managed_held(const void *names, uint64_t bytes);
 /* Between the two the thread works on the library's own behalf in a context, and the stream of ours there is the one
  * that it named last. The second is needed after a failure as well. */
-struct scuda_uvm_self { struct scuda_self self; uint64_t stream; };
+struct scuda_uvm_self { struct scuda_self self; uint64_t stream; uint32_t server; };
 int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context);
 void scuda_uvm_end(const struct scuda_uvm_self *s);
 static inline int scuda_is_managed(uint64_t p) { return scuda_range_of(p, SCUDA_AS_MANAGED).flags != 0; }
@@ -41,4 +41,24 @@ int32_t scuda_managed_discard(uint64_t p, uint64_t bytes);             /* nobody
 void scuda_managed_end(void);  /* says what was moved; the process ends */
 void scuda_managed_full(uint64_t bytes);  /* says that an allocation does not fit */
 void scuda_managed_forget_context(uint64_t context);
+
+/* ---- several servers (home.c) ---- */
+
+/* A range belongs to one server at a time. From when a call has taken what it uses until it is over, it has the turn:
+ * nobody moves a range to another server meanwhile. */
+void scuda_managed_enter(void);
+void scuda_managed_leave_turn(void);  /* also where the thread has no turn */
+static inline int32_t scuda_managed_over(int32_t r) {  /* at the end of a call that takes */
+  if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_leave_turn();
+  return r;
+}
+/* The context will end: ranges of others go back to where they were made. */
+void scuda_managed_leave_context(uint64_t context);
+/* a prefetch to a GPU, which need not be the stream's server's; CUresult */
+int32_t scuda_managed_prefetch(uint64_t p, int32_t device, uint64_t stream, uint32_t ptds);
+/* Bytes go to an address of the server that the thread's commands are for: the addresses in them are known to kernels
+ * there from then on. later: what will be uploaded is not known yet. */
+void scuda_managed_uploads(uint64_t to, const void *data, uint64_t bytes, int later);
+/* what grows when a server was found to know another address */
+uint64_t scuda_managed_sightings(void);
 #endif

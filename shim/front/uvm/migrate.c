@@ -65,7 +65,7 @@ int32_t scuda_migrate_push(struct va_range *a, uint32_t first, uint32_t blocks, 
   struct scuda_uvm_self self;
   struct scuda_migration m;
   const struct extent *e = a->extents;
-  int32_t r = scuda_uvm_begin(&self, a->context);
+  int32_t r = scuda_uvm_begin(&self, a->home);
   while (!r) {
     scuda_migrate_start(&m, &f, e, self.stream, a->pages.open + f.from, PUSH | how);
     r = scuda_migrate_end(&m);
@@ -80,13 +80,14 @@ int32_t scuda_migrate_send(struct va_range *a, uint32_t first, uint32_t blocks) 
   const uint64_t begin = (uint64_t)first * BLOCK, end = begin + scuda_va_range_bytes(a, first, blocks);
   struct scuda_uvm_self self;
   const struct extent *e = a->extents;
-  int32_t r = scuda_uvm_begin(&self, a->context);
+  int32_t r = scuda_uvm_begin(&self, a->home);
   if (!r) r = scuda_usable(self.stream);
   while (!r) {
     uint64_t from = begin, to = end;
     if (part(e, &from, &to)) {
       uint64_t at = a->pages.start + from, bytes = to - from;
       count(SCUDA_UP, bytes);
+      if (SCUDA_UNLIKELY(scuda_several())) scuda_uvm_sees(scuda_va_range_server(a), a->pages.open + from, bytes);
       r = scuda_upload_bytes(at, a->pages.open + from, bytes, self.stream, 0, SCUDA_COPY_MANAGED,
                              scuda_on_device(at, bytes));
       if (r)
@@ -102,7 +103,7 @@ int32_t scuda_migrate_send(struct va_range *a, uint32_t first, uint32_t blocks) 
 
 int32_t scuda_migrate_sent(const struct va_range *a) {
   struct scuda_uvm_self self;
-  int32_t r = scuda_uvm_begin(&self, a->context);
+  int32_t r = scuda_uvm_begin(&self, a->home);
   if (!r) r = scuda_wire_cuStreamSynchronize(self.stream, 0);
   scuda_uvm_end(&self);
   return r;

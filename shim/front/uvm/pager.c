@@ -32,8 +32,8 @@
 #endif
 
 enum { PAGE = 4096 };
-#define FIRST 0x680000000000u  /* the window of managed memory, behind that of pinned memory */
-#define END 0x700000000000u
+#define FIRST SCUDA_MANAGED_FIRST
+#define END SCUDA_MANAGED_END
 
 /* A fault that a signal handler waits for. */
 struct request { uint64_t address; int write, ours; _Atomic uint32_t done; };
@@ -496,4 +496,14 @@ void scuda_pages_lose(const struct scuda_pages *p) {
   } else {
     mprotect(start, p->bytes, PROT_READ | PROT_WRITE);
   }
+}
+
+/* The same from a file that has no bytes. Who waits finds it when he tries again. */
+void scuda_pages_cut(const struct scuda_pages *p) {
+  static int nothing = -1;
+  if (nothing < 0) nothing = (int)syscall(SYS_memfd_create, "scuda-lost", 1u);
+  void *start = (void *)(uintptr_t)p->start;
+  if (nothing < 0 || mmap(start, p->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, nothing, 0) == MAP_FAILED)
+    scuda_pages_lose(p);
+  else scuda_pages_wake(p, 0, p->bytes);
 }

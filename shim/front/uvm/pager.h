@@ -4,6 +4,10 @@
 #define SCUDA_PAGER_H
 #include <stdint.h>
 
+/* The window of managed memory, behind that of pinned memory. */
+#define SCUDA_MANAGED_FIRST 0x680000000000u
+#define SCUDA_MANAGED_END 0x700000000000u
+
 /* start is what the program sees, open our own view */
 struct scuda_pages { uint64_t start, bytes, offset; uint8_t *open; };
 
@@ -49,4 +53,5 @@ int32_t scuda_pages_written(const struct scuda_pages *p, uint64_t from, uint64_t
 /* lets the waiting try again */
 void scuda_pages_wake(const struct scuda_pages *p, uint64_t from, uint64_t bytes);
 void scuda_pages_lose(const struct scuda_pages *p);  /* every access of it is a SIGBUS from now on */
+void scuda_pages_cut(const struct scuda_pages *p);   /* the same, where other ranges go on */
 #endif

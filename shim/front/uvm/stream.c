@@ -8,6 +8,8 @@ static scuda_lock_t lock;
 
 int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context) {
   s->self = scuda_self_begin(context);
+  s->server = scuda_thread()->server;
+  scuda_thread()->server = 0; /* its context says it */
   uint64_t life = scuda_context_life(context);
   if (!life) return scuda_no_context(); /* with it its streams have ended */
   int32_t r = CUDA_SUCCESS;
@@ -30,4 +32,7 @@ int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context) {
   return r;
 }
 
-void scuda_uvm_end(const struct scuda_uvm_self *s) { scuda_self_end(s->self); }
+void scuda_uvm_end(const struct scuda_uvm_self *s) {
+  scuda_self_end(s->self);
+  scuda_thread()->server = s->server;
+}

@@ -23,7 +23,7 @@ int32_t scuda_uvm_synchronize(uint64_t context, uint64_t key) {
 }
 
 int32_t scuda_uvm_quiet(struct va_range *a) {
-  uint64_t context = a->context, giver = a->giver;
+  uint64_t context = a->home, giver = a->giver;
   uint64_t attached = a->attachment == CU_MEM_ATTACH_SINGLE ? a->attached : SCUDA_NO_STREAM;
   if (__atomic_load_n(&scuda_shared.hosting, __ATOMIC_ACQUIRE) || atomic_load(&scuda_captures)) return CUDA_SUCCESS;
   int all = a->attachment == CU_MEM_ATTACH_GLOBAL;

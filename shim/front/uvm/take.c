@@ -7,10 +7,15 @@
 
 enum { FIRST_PIECE = 256 }; /* blocks of the first piece that is sent before a launch */
 
-/* What is attached to the CPU, or to another stream, is not this stream's: whatever it has done when such memory is not
- * named is none of its business. */
-static int attached_to(const struct va_range *a, uint64_t key) {
-  return a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == key);
+void scuda_va_range_given(struct va_range *a) {
+  a->coming = 0;
+  for (uint32_t b = a->low; b < a->high; b++) {
+    scuda_thrashing_round(&a->thrashing[b], a->state[b]);
+    a->coming += scuda_thrashing_wait(&a->thrashing[b]) != SCUDA_STAYS;
+    a->state[b] = AWAY;
+  }
+  a->low = a->blocks;
+  a->high = 0;
 }
 
 static int32_t hand_over(struct va_range *a) {
@@ -20,7 +25,6 @@ static int32_t hand_over(struct va_range *a) {
   uint64_t from = (uint64_t)a->low * BLOCK;
   struct scuda_unmap unmap;
   scuda_unmap_begin(&unmap, &a->pages, from, scuda_va_range_bytes(a, a->low, a->high - a->low));
-  a->coming = 0;
   /* The pieces that are sent grow, so that denying the rest goes on meanwhile. */
   uint64_t most = FIRST_PIECE;
   for (uint32_t b = a->low, end; b < a->high && !r; b = end) {
@@ -40,13 +44,7 @@ static int32_t hand_over(struct va_range *a) {
     }
   }
   scuda_unmap_await(&unmap, UINT64_MAX);
-  for (uint32_t b = a->low; b < a->high; b++) {
-    scuda_thrashing_round(&a->thrashing[b], a->state[b]);
-    a->coming += scuda_thrashing_wait(&a->thrashing[b]) != SCUDA_STAYS;
-    a->state[b] = AWAY;
-  }
-  a->low = a->blocks;
-  a->high = 0;
+  scuda_va_range_given(a);
   if (!r && sent) r = scuda_migrate_sent(a);
   return r;
 }
@@ -55,7 +53,7 @@ static int32_t hand_over(struct va_range *a) {
  * so. */
 static void want(struct va_range *a, uint64_t call, uint64_t key) {
   a->wanted = call;
-  if (attached_to(a, key)) return;
+  if (scuda_va_range_attached_to(a, key)) return;
   a->giver = a->giver == SCUDA_NO_STREAM || a->giver == key ? key : SCUDA_ALL_STREAMS;
 }
 
@@ -72,17 +70,25 @@ static void choose(enum scuda_reach reach, const struct scuda_named *n, uint64_t
 
 /* ... and for work that may use what it was not told of, those that are attached to its stream. */
 static int taken(const struct va_range *a, enum scuda_reach reach, uint64_t call, uint64_t key) {
-  return a->wanted == call || reach == SCUDA_EVERYTHING || (reach == SCUDA_REACHABLE && attached_to(a, key));
+  return a->wanted == call || reach == SCUDA_EVERYTHING ||
+         (reach == SCUDA_REACHABLE && scuda_va_range_attached_to(a, key));
 }
 
-int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, uint64_t key) {
+/* Of several servers, work of one takes nothing that another one has, nor what its kernels cannot know of. */
+static int of_server(const struct va_range *a, uint64_t call, uint32_t server) {
+  uint32_t has = scuda_va_range_server(a);
+  if (server == SCUDA_EACH_SERVER) return !scuda_server_lost(has);
+  return has == server && (a->wanted == call || scuda_uvm_known(a, server));
+}
+
+int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, uint64_t key, uint32_t server) {
   static uint64_t calls;
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&scuda_uvm.lock);
   uint64_t call = ++calls;
   choose(reach, n, call, key);
   for (struct va_range **at = &scuda_uvm.opened, *a; (a = *at) && !r;) {
-    if (!taken(a, reach, call, key)) {
+    if (!taken(a, reach, call, key) || SCUDA_UNLIKELY(scuda_several() && !of_server(a, call, server))) {
       at = &a->next_open;
       continue;
     }
@@ -109,7 +115,8 @@ static void hold(const struct scuda_named *n) {
   scuda_unlock(&scuda_uvm.lock);
 }
 
-static int32_t take(enum scuda_reach reach, const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
+static inline __attribute__((always_inline)) int32_t take(enum scuda_reach reach, const struct scuda_named *n,
+                                                          uint64_t stream, uint32_t ptds, uint32_t server) {
   uint64_t key = scuda_stream_key(stream, ptds);
   if (SCUDA_UNLIKELY(!scuda_work_known(key))) {
     scuda_lock(&scuda_uvm.lock);
@@ -119,35 +126,35 @@ static int32_t take(enum scuda_reach reach, const struct scuda_named *n, uint64_
   if (SCUDA_UNLIKELY(atomic_load(&scuda_captures)) && n->count) hold(n); /* a graph does, it may be */
   if (SCUDA_LIKELY(!atomic_load(&scuda_uvm.work_left) && !atomic_load(&scuda_uvm.restricted))) return CUDA_SUCCESS;
   if (scuda_stream_capturing(stream, ptds)) return CUDA_SUCCESS; /* the graph's launch will do it */
-  return scuda_uvm_acquire(reach, n, key);
+  return scuda_uvm_acquire(reach, n, key, server);
 }
 
-/* A server has memory for the ranges of its own contexts alone. */
-static int32_t check_server(const struct scuda_named *n) {
-  static _Atomic int said;
-  int others = 0;
-  scuda_lock(&scuda_uvm.lock);
-  for (uint32_t i = 0; i < n->count && !others; i++) {
-    const struct va_range *a = scuda_va_range_at(n->list[i]);
-    others = a && scuda_slot_server(a->context) != scuda_server();
-  }
-  scuda_unlock(&scuda_uvm.lock);
-  if (!others) return CUDA_SUCCESS;
-  if (!atomic_exchange(&said, 1))
-    scuda_log(SCUDA_WARN, "unified memory was allocated with a GPU of one server, and a GPU of another is to use it, "
-              "which is not supported (CUDA_ERROR_NOT_SUPPORTED)");
-  return CUDA_ERROR_NOT_SUPPORTED;
+/* With several servers what the work uses becomes the one's that does it. What is sent there may have the addresses of
+ * more. */
+static __attribute__((noinline, cold)) int32_t take_there(enum scuda_reach reach, const struct scuda_named *n,
+                                                          uint64_t context, uint64_t stream, uint32_t ptds) {
+  int32_t r;
+  uint64_t seen;
+  if (!context) return CUDA_SUCCESS;
+  scuda_managed_enter();
+  do {
+    seen = scuda_managed_sightings();
+    r = scuda_uvm_move(reach, n, context, stream, ptds);
+    if (!r) r = take(reach, n, stream, ptds, scuda_slot_server(context));
+  } while (!r && reach != SCUDA_NAMED && scuda_managed_sightings() != seen);
+  return r;
 }
 
 int32_t scuda_managed_take(enum scuda_reach reach, const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) {
-  if (SCUDA_LIKELY(!scuda_managed_some()) || !scuda_thread()->current) return CUDA_SUCCESS;
+  if (SCUDA_LIKELY(!scuda_managed_some()) || (!scuda_thread()->current && !scuda_several())) return CUDA_SUCCESS;
   struct scuda_named n;
   /* else kernels take all there is */
   int look = reach == SCUDA_NAMED || atomic_load(&scuda_uvm.restricted) || atomic_load(&scuda_captures) ||
              scuda_several();
   int32_t r = scuda_named_gather(&n, look ? given : NULL, bytes);
-  if (!r && SCUDA_UNLIKELY(scuda_several())) r = check_server(&n);
-  if (!r && (reach != SCUDA_NAMED || n.count)) r = take(reach, &n, stream, ptds);
+  if (!r && (reach != SCUDA_NAMED || n.count))
+    r = SCUDA_LIKELY(!scuda_several()) ? take(reach, &n, stream, ptds, 0) :
+        take_there(reach, &n, scuda_uvm_place(reach, given, bytes, stream), stream, ptds);
   scuda_named_forget(&n);
   return r;
 }
@@ -156,12 +163,26 @@ int32_t scuda_managed_named(const void *given, uint64_t bytes, uint64_t stream, 
   return scuda_managed_take(SCUDA_NAMED, given, bytes, stream, ptds);
 }
 
+int32_t scuda_managed_prefetch(uint64_t p, int32_t device, uint64_t stream, uint32_t ptds) {
+  if (SCUDA_LIKELY(!scuda_several())) return scuda_managed_named(&p, sizeof p, stream, ptds);
+  uint64_t primary = scuda_gpus[device].primary, place = scuda_uvm_place(SCUDA_NAMED, NULL, 0, stream);
+  struct scuda_named n;
+  if (scuda_slot_server(place) != scuda_gpus[device].server) place = scuda_context_usable(primary) ? primary : 0;
+  if (!place) return CUDA_SUCCESS; /* the first work there will bring it */
+  int32_t r = scuda_named_gather(&n, &p, sizeof p);
+  if (!r && n.count) r = take_there(SCUDA_NAMED, &n, place, stream, ptds);
+  scuda_managed_leave_turn();
+  scuda_named_forget(&n);
+  return r;
+}
+
 int32_t scuda_managed_held(const void *given, uint64_t bytes) {
   struct scuda_named n;
   if (!scuda_managed_some()) return CUDA_SUCCESS;
   int32_t r = scuda_named_gather(&n, given, bytes);
   if (r) return r;
-  if (n.count) hold(&n);
+  if (SCUDA_UNLIKELY(scuda_several())) r = scuda_uvm_backed(&n);
+  if (!r && n.count) hold(&n);
   scuda_named_forget(&n);
   return r;
 }
@@ -197,7 +218,7 @@ static struct scuda_stretch next_coming(const struct va_range *a, uint32_t b) {
 /* Blocks that the program used in the rounds before come without being asked for: whatever number of runs they are, in
  * one round trip, but for big ones. */
 static void push(struct va_range *a) {
-  for (struct scuda_stretch s = next_coming(a, 0), next; s.count && !scuda_uvm.lost; s = next) {
+  for (struct scuda_stretch s = next_coming(a, 0), next; s.count && !scuda_va_range_lost(a); s = next) {
     next = next_coming(a, s.first + s.count);
     enum way way = scuda_va_range_way(a, s.first);
     int soon = next.count && way == FETCH && scuda_va_range_way(a, next.first) == FETCH && s.count < SCUDA_NODE_MAX;
@@ -214,8 +235,8 @@ void scuda_managed_settled(uint64_t key) {
   int over = scuda_work_over(key), alone = scuda_work_alone();
   for (struct va_range *a = scuda_uvm.ranges; a && alone && atomic_load(&scuda_uvm.restricted); a = a->next)
     if (over || a->giver == key) a->giver = SCUDA_NO_STREAM;
-  for (struct va_range *a = scuda_uvm.ranges; over && a && !scuda_uvm.lost; a = a->next) {
-    if (!a->coming) continue;
+  for (struct va_range *a = scuda_uvm.ranges; over && a; a = a->next) {
+    if (!a->coming || scuda_va_range_lost(a)) continue;
     a->coming = 0;
     push(a);
   }

@@ -16,6 +16,10 @@ struct va_range {
   struct va_range *next, *next_open;
   struct scuda_pages pages;
   uint64_t asked, context;
+  /* Of several servers (home.c): a context of the one that has the pages now; of each that has memory for it, that in
+   * which it got that. lost: the program gets SIGBUS. */
+  uint64_t home, backed[SCUDA_SERVERS];
+  int lost;
   uint32_t attachment, made_for;            /* what it is attached to, and was at first */
   /* keys: the stream of CU_MEM_ATTACH_SINGLE; the one whose work was given it in spite of its attachment */
   uint64_t attached, giver;
@@ -44,9 +48,17 @@ struct scuda_uvm {
   /* ranges that are attached to less than all streams: without any, kernels take every range */
   _Atomic uint32_t restricted;
   uint32_t held;                    /* there are ranges whose addresses objects hold that kernels use, or were */
-  int lost;                         /* nothing can be fetched any more */
+  uint32_t lost;                    /* a bit for each server from which nothing can be fetched any more */
 };
 extern struct scuda_uvm scuda_uvm;
+
+/* The server that has the range's pages. */
+static inline uint32_t scuda_va_range_server(const struct va_range *a) {
+  return SCUDA_LIKELY(!scuda_several()) ? 0 : scuda_slot_server(a->home);
+}
+static inline int scuda_va_range_lost(const struct va_range *a) {
+  return SCUDA_UNLIKELY(scuda_uvm.lost) && scuda_uvm.lost >> scuda_va_range_server(a) & 1;
+}
 
 static inline void count(int stat, uint64_t n) {
   atomic_fetch_add_explicit(&scuda_managed_stats[stat], n, memory_order_relaxed);
@@ -113,8 +125,37 @@ int32_t scuda_uvm_quiet(struct va_range *a);
 /* ---- take.c ---- */
 
 struct scuda_named;
-/* Gives the GPU the ranges that work of a stream may use, and waits until what it sent has arrived; takes the lock. */
-int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, uint64_t key);
+enum { SCUDA_EACH_SERVER = SCUDA_SERVERS };
+/* Gives the GPU the ranges that work of a stream may use, and waits until what it sent has arrived; takes the lock. Of
+ * several servers the one that does the work. */
+int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, uint64_t key, uint32_t server);
+/* What is attached to the CPU, or to another stream, is not this stream's: whatever it has done when such memory is not
+ * named is none of its business. */
+static inline int scuda_va_range_attached_to(const struct va_range *a, uint64_t key) {
+  return a->attachment == CU_MEM_ATTACH_GLOBAL || (a->attachment == CU_MEM_ATTACH_SINGLE && a->attached == key);
+}
+/* A round is over: all of the range is the GPU's, and nothing of it is open. */
+void scuda_va_range_given(struct va_range *a);
+
+/* ---- home.c ---- */
+
+/* The server of the current context gets memory for the range at its address; what lies in it is unknown. CUresult. */
+int32_t scuda_va_range_back(struct va_range *a);
+/* The servers that have memory for it give it back; the first error. The range is forgotten already. */
+int32_t scuda_va_range_unback(const struct va_range *a);
+/* An object names ranges (a graph, a texture): its server has memory for them, or NOT_SUPPORTED. */
+int32_t scuda_uvm_backed(const struct scuda_named *n);
+/* A call uses ranges: those that it names, and for a kernel those of which its server may have an address otherwise.
+ * They become the server's that the context is of. CUresult. */
+int32_t scuda_uvm_move(enum scuda_reach reach, const struct scuda_named *n, uint64_t context, uint64_t stream,
+                       uint32_t ptds);
+/* A context of the server that carries a call out: that of its stream, of the GPU's memory that it names, else the
+ * current one. */
+uint64_t scuda_uvm_place(enum scuda_reach reach, const void *given, uint64_t bytes, uint64_t stream);
+/* Kernels of a server may have an address of the range. */
+int scuda_uvm_known(const struct va_range *a, uint32_t server);
+/* Bytes go to a server: the addresses in them are known there. */
+void scuda_uvm_sees(uint32_t server, const void *data, uint64_t bytes);
 
 /* ---- fetch.c; under the lock, which is let go of while something is awaited or brought ---- */
 
@@ -128,8 +169,9 @@ int scuda_fetch_cancel(struct va_range *a);
 
 /* ---- lost.c; under the lock ---- */
 
-/* Nothing can be fetched any more: every access is a SIGBUS from now on, as soon as no fetch is under way. */
-void scuda_uvm_lose(int32_t result);
+/* Nothing of the range's server can be fetched any more: every access is a SIGBUS from now on, as soon as no fetch is
+ * under way. */
+void scuda_uvm_lose(const struct va_range *a, int32_t result);
 void scuda_uvm_cut_off(void);     /* now */
 
 /* ---- migrate.c; results are CUresult, and what fails is said in the log ---- */

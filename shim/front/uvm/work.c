@@ -12,6 +12,7 @@ static uint64_t place;                     /* the context that was given work la
 
 static void note_place(uint64_t context) {
   uint32_t i = 0;
+  if (!context) return;
   while (i < places.count && places.context[i] != context) i++;
   if (i == places.room) {
     uint64_t *more = realloc(places.context, (i + 8) * sizeof *more);
@@ -38,6 +39,8 @@ void scuda_work_given(uint64_t key) {
   working = key;
   note_place(place = t->current);
 }
+
+void scuda_work_at(uint64_t context) { note_place(context); }
 
 int scuda_work_alone(void) { return !workers && worker == scuda_thread(); }
 

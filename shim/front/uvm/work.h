@@ -11,6 +11,7 @@ void scuda_work_given(uint64_t key);         /* ... this notes it */
 /* This thread has waited (for a stream, SCUDA_ALL_STREAMS, or SCUDA_NO_STREAM); 1: that was for all the work that there
  * can be. */
 int scuda_work_over(uint64_t key);
+void scuda_work_at(uint64_t context);          /* a context is given work, which need not be this thread's */
 int scuda_work_alone(void);                  /* nobody but this thread has given work */
 uint64_t scuda_work_place(uint32_t i);       /* contexts that were given work, also of other GPUs; 0: no more */
 void scuda_work_forget(uint64_t context);
