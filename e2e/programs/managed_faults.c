@@ -409,7 +409,8 @@ static void cycles(void) { // leave nothing
   }
   size_t after = mappings();
   cuMemGetInfo(&bytes[1], &total);
-  /* Arenas of malloc and of the core come and go, and threads on a busy machine: 39 once. What a cycle leaves, all do. */
+  /* Arenas of malloc and of the core come and go, and threads on a busy machine: 39 once. A cycle that leaves some is
+   * not alone. */
   CHECK(after <= before + (size_t)times(2500) / 8, "%zu mappings became %zu", before, after);
   CHECK(bytes[1] + (32 << 20) /* what a session keeps mapped */ >= bytes[0],
         "free memory of the GPU fell from %zu to %zu", bytes[0], bytes[1]);
