@@ -30,8 +30,13 @@ type board struct {
 	Templating  struct{ List []struct{ Definition string } }
 }
 
-// The dashboards: of servers, and of the exporter.
-const ofServer, ofExporter = "grafana/scuda.json", "grafana/scuda-exporter.json"
+// The dashboards: of servers, of the exporter, and of a pool.
+const (
+	ofServer, ofExporter = "grafana/scuda.json", "grafana/scuda-exporter.json"
+	ofAPool              = "grafana/scuda-pool.json"
+)
+
+var dashboards = []string{ofServer, ofExporter, ofAPool}
 
 func dashboard(t *testing.T, file string) (d board) {
 	t.Helper()
@@ -47,7 +52,7 @@ func dashboard(t *testing.T, file string) (d board) {
 
 // TestPanels: each panel says what it shows, and none lies over another or outside.
 func TestPanels(t *testing.T) {
-	for _, file := range []string{ofServer, ofExporter} {
+	for _, file := range dashboards {
 		taken := map[[2]int]string{}
 		for _, p := range dashboard(t, file).Panels {
 			if p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
@@ -99,8 +104,23 @@ func offered(t *testing.T, scuda, address, credential string) (targets []string)
 		"--library", library)...)
 }
 
+// startPrometheus starts one that looks at targets twice a second, and gives its address.
+func startPrometheus(t *testing.T, targets []string, flags ...string) (web string) {
+	t.Helper()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "prometheus.yml")
+	text := fmt.Sprintf("global: {scrape_interval: 500ms}\nscrape_configs:\n"+
+		"- {job_name: scuda, static_configs: [{targets: ['%s']}]}\n", strings.Join(targets, "', '"))
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return start(t, nil, []string{"msg=\"Listening on\" address=", "Server is ready"}, "prometheus", append(flags,
+		"--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0")...)[0]
+}
+
 // chosen fills in what is chosen in Grafana.
-var chosen = strings.NewReplacer("$__rate_interval", "20s", "$instance", ".*", "$gpu", ".*", "$library", ".*")
+var chosen = strings.NewReplacer("$__rate_interval", "20s", "$instance", ".*", "$gpu", ".*", "$library", ".*",
+	"$server", ".*")
 
 // TestDashboard: with a server, a client with a lease, an exporter and a load that waits for a place, every panel has
 // figures in a real Prometheus, whether it keeps classic or native histograms.
@@ -125,15 +145,7 @@ func TestDashboard(t *testing.T) {
 				"--max-sessions", "2", "--state-dir", t.TempDir(), "--admin", admin, "--turns", "--mps", "on",
 				"--worker-uids", "none", "--worker-folder", filepath.Join(folder, "w"))
 			targets := append(offered(t, scuda, said[0], leased(t, scuda, admin)), strings.TrimSuffix(said[1], "/metrics"))
-			dir := t.TempDir()
-			config := filepath.Join(dir, "prometheus.yml")
-			text := fmt.Sprintf("global: {scrape_interval: 500ms}\nscrape_configs:\n"+
-				"- {job_name: scuda, static_configs: [{targets: ['%s']}]}\n", strings.Join(targets, "', '"))
-			if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			web := start(t, nil, []string{"msg=\"Listening on\" address="}, "prometheus", append(feature,
-				"--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0")...)[0]
+			web := startPrometheus(t, targets, feature...)
 			missing := map[string]string{}
 			boards := []string{ofServer, ofExporter}[:len(targets)-1] // without probes there is no exporter
 			for _, file := range boards {

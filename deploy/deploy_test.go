@@ -54,7 +54,7 @@ func command(t *testing.T, dir, name string, args ...string) string {
 
 func TestRules(t *testing.T) {
 	command(t, "prometheus", "promtool", "check", "config", "prometheus.yml")
-	command(t, "prometheus", "promtool", "test", "rules", "scuda.rules_test.yml")
+	command(t, "prometheus", "promtool", "test", "rules", "scuda.rules_test.yml", "scuda-pool.rules_test.yml")
 }
 
 // TestCollector: the OpenTelemetry collector's example takes what Prometheus's takes. No
@@ -90,8 +90,7 @@ func TestCollector(t *testing.T) {
 		}
 	}
 	ours, theirs := collector.Receivers.Prometheus.Config.Jobs, plain.Jobs
-	if len(ours) != 1 || len(theirs) != 1 || ours[0].Name != theirs[0].Name ||
-		!reflect.DeepEqual(ours[0].Static, theirs[0].Static) {
+	if len(theirs) != 2 || !reflect.DeepEqual(ours, theirs) {
 		t.Errorf("the collector takes %+v, Prometheus %+v", ours, theirs)
 	}
 	way := collector.Service.Pipelines["metrics"]
@@ -154,14 +153,14 @@ func TestQueries(t *testing.T) {
 			t.Errorf("%s asks for nothing of scuda: %s", where, query)
 		}
 		for _, name := range found {
-			if !names[name] && !ofClient(t, name) {
-				t.Errorf("%s asks for %s, which neither a server nor a client has", where, name)
+			if !names[name] && !ofClient(t, name) && !ofPool(t, name) {
+				t.Errorf("%s asks for %s, which neither a server nor a client nor a pool has", where, name)
 			}
 		}
 	}
 	var rules strings.Builder
 	rules.WriteString("groups:\n- name: x\n  rules:\n")
-	for _, file := range []string{ofServer, ofExporter} {
+	for _, file := range dashboards {
 		d := dashboard(t, file)
 		for _, p := range d.Panels {
 			for i, q := range p.Targets {
@@ -184,15 +183,33 @@ func TestQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 	command(t, "", "promtool", "check", "rules", path)
-	b, err := os.ReadFile("prometheus/scuda.rules.yml")
+	for _, file := range []string{"scuda.rules.yml", "scuda-pool.rules.yml"} {
+		for _, r := range alerts(t, file) {
+			if !strings.HasPrefix(r.Expr, "up{") {
+				check(r.Alert, r.Expr)
+			}
+		}
+	}
+}
+
+// rule is an alert.
+type rule struct {
+	Alert, Expr string
+	Annotations struct{ Summary, Description string }
+}
+
+// alerts are those of a file of rules.
+func alerts(t *testing.T, file string) (list []rule) {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("prometheus", file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(b)) {
-		if query, ok := strings.CutPrefix(strings.TrimSpace(line), "expr: "); ok && !strings.HasPrefix(query, "up{") {
-			check("a rule", query)
-		}
+	var all struct{ Groups []struct{ Rules []rule } }
+	if err := yaml.Unmarshal(b, &all); err != nil || len(all.Groups) != 1 || len(all.Groups[0].Rules) == 0 {
+		t.Fatalf("%s: %v, %+v", file, err, all)
 	}
+	return all.Groups[0].Rules
 }
 
 // The tables of docs/operations.md and docs/ebpf.md have every series.

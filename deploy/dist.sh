@@ -107,6 +107,8 @@ if [ -x "$build/scuda-pool" ]; then # stripped by its build
   paper pool
   install -D -t "$work/pool/bin" "$build/scuda-pool"
   install -D -m 644 -t "$work/pool/lib/systemd/system" deploy/pool/systemd/*.service
+  install -D -m 644 -t "$work/pool/share/scuda-pool/prometheus" deploy/prometheus/scuda-pool.rules.yml
+  install -D -m 644 -t "$work/pool/share/scuda-pool/grafana" deploy/grafana/scuda-pool.json
   install -D -m 644 -t "$work/pool/share/doc/scuda-pool/docs" docs/pool.md
   links "$work/pool/share/doc"
 fi

@@ -57,7 +57,8 @@ func TestDist(t *testing.T) {
 	t.Run("services", func(t *testing.T) { services(t, prefix, filepath.Join(pool, "usr")) })
 	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "docs/operations.md",
 		"deploy/docker/compose.yaml", "deploy/systemd/scuda.service", "deploy/slurm/prolog", "deploy/slurm/slurm.yaml",
-		"deploy/grafana/scuda.json", "deploy/grafana/scuda-exporter.json",
+		"deploy/grafana/scuda.json", "deploy/grafana/scuda-exporter.json", "deploy/grafana/scuda-pool.json",
+		"deploy/prometheus/scuda-pool.rules.yml",
 		"lib/scuda/scuda-demo", "share/man/man1/scuda-serve.1.gz",
 		"share/bash-completion/completions/scuda"} {
 		if _, err := os.Stat(filepath.Join(prefix, name)); err != nil {
@@ -163,7 +164,7 @@ func TestDist(t *testing.T) {
 	}
 }
 
-// poolUnits looks whether what the units of the pool's package name is in it, and nothing else is.
+// poolUnits looks whether what the units of the pool's package name is in it, what monitoring takes, and nothing else.
 func poolUnits(t *testing.T, root string) {
 	t.Helper()
 	var want []string
@@ -182,7 +183,8 @@ func poolUnits(t *testing.T, root string) {
 			want = append(want, m[1])
 		}
 	}
-	want = append(want, "usr/share/doc/scuda-pool/changelog.gz", "usr/share/doc/scuda-pool/copyright")
+	want = append(want, "usr/share/doc/scuda-pool/changelog.gz", "usr/share/doc/scuda-pool/copyright",
+		"usr/share/scuda-pool/grafana/scuda-pool.json", "usr/share/scuda-pool/prometheus/scuda-pool.rules.yml")
 	slices.Sort(want)
 	want = slices.Compact(want)
 	got := slices.DeleteFunc(tree(t, root), func(name string) bool {

@@ -1,6 +1,6 @@
-// Command grafana writes the dashboards for Grafana, scuda.json and scuda-exporter.json, in the classic format that
-// every version imports. With -check it only says whether they are up to date. Run it from the top folder:
-// go run ./deploy/grafana.
+// Command grafana writes the dashboards for Grafana: scuda.json, scuda-exporter.json, scuda-pool.json. They have the
+// classic format, which every version imports. With -check it only says whether they are up to date. Run it from the
+// top folder: go run ./deploy/grafana.
 package main
 
 import (
@@ -23,7 +23,7 @@ type board struct {
 // choice is a variable, which limits all panels.
 type choice struct{ name, label, query string }
 
-var boards = []board{server, exporter}
+var boards = []board{server, exporter, pool}
 
 // panel is what a panel shows: queries with their legends.
 type panel struct {

@@ -59,6 +59,7 @@ type Pool struct {
 // answer is what etcd said.
 type answer struct {
 	asked time.Time
+	took  time.Duration
 	st    plan.State
 	err   error
 }
@@ -80,6 +81,7 @@ func (p *Pool) read(came time.Time) {
 	if p.last.st, p.last.err = p.see(ctx); p.last.err != nil {
 		p.fails++
 	}
+	p.last.took = time.Since(p.last.asked)
 }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -90,6 +92,7 @@ var (
 	readableDesc = describe("scuda_pool_readable",
 		"Whether etcd said how the pool is (1) or not (0); then what else it says of the pool is missing.")
 	failuresDesc = describe("scuda_pool_read_failures_total", "Times that etcd did not say it to a scrape.")
+	tookDesc     = describe("scuda_pool_read_seconds", "How long etcd took to say it last, or not to.")
 	serversDesc  = describe("scuda_pool_servers", "Servers that are announced, by state.", "state")
 	gpusDesc     = describe("scuda_pool_gpus", "GPUs of the servers that are announced, by kind and by state.", "kind",
 		"state")
@@ -106,8 +109,8 @@ var (
 
 // Describe is of prometheus.Collector, as Collect is.
 func (p *Pool) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{readableDesc, failuresDesc, serversDesc, gpusDesc, waitingDesc, longestDesc,
-		leasesDesc, takenDesc, answerDesc, announcedDesc} {
+	for _, d := range []*prometheus.Desc{readableDesc, failuresDesc, tookDesc, serversDesc, gpusDesc, waitingDesc,
+		longestDesc, leasesDesc, takenDesc, answerDesc, announcedDesc} {
 		ch <- d
 	}
 }
@@ -129,6 +132,7 @@ func (p *Pool) Collect(ch chan<- prometheus.Metric) {
 	st := &p.last.st
 	gauge(readableDesc, number(p.last.err == nil))
 	ch <- prometheus.MustNewConstMetric(failuresDesc, prometheus.CounterValue, p.fails)
+	gauge(tookDesc, p.last.took.Seconds())
 	if p.last.err != nil {
 		return
 	}

@@ -143,7 +143,7 @@ func TestFigures(t *testing.T) {
 			c.is(&s)
 			got := scrape(t, Handler(NewRegistry(New(s.see, nil), "v1")))
 			if s.err != nil { // nothing is made up, not even zeros
-				c.want["readable"] = 0
+				c.want["readable"], c.want["read_seconds"] = 0, 0
 			} else {
 				got = with(got)
 			}
@@ -155,7 +155,9 @@ func TestFigures(t *testing.T) {
 }
 
 // While etcd is away nothing of before is shown, and afterwards all is.
-func TestAway(t *testing.T) {
+func TestAway(t *testing.T) { synctest.Test(t, away) }
+
+func away(t *testing.T) {
 	s := source{st: plan.State{Servers: []plan.Server{machine("a", "L4")}, Taken: 3}}
 	h := Handler(NewRegistry(New(s.see, map[string]Agent{"a": news{true, false}, "b": news{false, true}}), "v1"))
 	own := with(nil, `server_readable{server="a"}`, 1, `server_announced{server="b"}`, 1)
@@ -179,6 +181,27 @@ func TestAway(t *testing.T) {
 			t.Errorf("%d: %v, not %v", i, got, c.want)
 		}
 	}
+}
+
+// How long etcd takes is shown, also where it fails.
+func TestReadTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var err error
+		takes := 250 * time.Millisecond
+		h := Handler(NewRegistry(New(func(context.Context) (plan.State, error) {
+			time.Sleep(takes)
+			return plan.State{}, err
+		}, nil), "v1"))
+		for _, c := range []struct {
+			takes time.Duration
+			err   error
+		}{{takes, nil}, {2 * takes, errors.New("away")}, {0, nil}} {
+			takes, err = c.takes, c.err
+			if got := scrape(t, h)["read_seconds"]; got != takes.Seconds() {
+				t.Errorf("%v, not %v", got, takes)
+			}
+		}
+	})
 }
 
 // Whatever is announced, and however often it changes, there is a bound to the series, each GPU is counted, and kinds
