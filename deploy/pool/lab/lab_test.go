@@ -206,6 +206,7 @@ func (p *process) kill(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 type lab struct {
 	*testing.T
 	folder string
+	site   *site // whose etcd it is; nil: it has its own
 	etcd   *process
 	time   string // that programs have their GPUs; "": until their input ends
 	store  *store.Pool
@@ -214,14 +215,34 @@ type lab struct {
 // open begins a pool without servers.
 func open(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{T: t, folder: t.TempDir()}
+	return openAt(t, nil)
+}
+
+// openAt does it with a site's etcd.
+func openAt(t *testing.T, s *site) *lab {
+	t.Helper()
+	l := &lab{T: t, folder: t.TempDir(), site: s}
 	l.start()
-	var err error
-	if l.store, err = store.Open(store.Options{Endpoints: []string{l.endpoint()}}); err != nil {
-		t.Fatal(err)
+	if s != nil {
+		s.admit(t)
 	}
-	t.Cleanup(l.store.Close)
+	l.connect()
 	return l
+}
+
+// connect opens the store, or does it again: whoever was without etcd for long waits for seconds before the next try.
+func (l *lab) connect() {
+	l.Helper()
+	o := store.Options{Endpoints: []string{l.endpoint()}}
+	if l.site != nil {
+		o = l.site.shows(person)
+	}
+	p, err := store.Open(o)
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.store = p
+	l.Cleanup(p.Close)
 }
 
 func (l *lab) endpoint() string { return "unix://" + filepath.Join(l.folder, "etcd.sock") }
@@ -229,6 +250,11 @@ func (l *lab) endpoint() string { return "unix://" + filepath.Join(l.folder, "et
 // start starts etcd, or starts it again.
 func (l *lab) start() {
 	l.Helper()
+	if l.site != nil {
+		l.etcd = begin(l.T, nil, l.site.program, l.site.file)
+		l.etcd.await("^etcd answers$")
+		return
+	}
 	l.etcd = begin(l.T, nil, pool, "serve", "--data", l.folder, "--metrics", "127.0.0.1:0")
 	l.etcd.await("the pool is open")
 }
@@ -292,7 +318,7 @@ func (m *machine) start() {
 
 func (m *machine) announce() {
 	m.Helper()
-	m.agent = begin(m.T, nil, pool, "announce", "--etcd", m.endpoint(), "--server", m.address, "--admin", m.socket(),
+	m.agent = begin(m.T, m.reach(announcer), pool, "announce", "--server", m.address, "--admin", m.socket(),
 		"--every", "200ms", "--grace", "1s", "--ttl", "2s", "--metrics", "127.0.0.1:0")
 	m.until("the server is announced", func(st *plan.State) bool { return m.of(st) != nil && len(m.of(st).GPUs) > 0 })
 }
@@ -346,9 +372,17 @@ func (l *lab) until(what string, is func(*plan.State) bool) {
 	}
 }
 
+// reach is the environment in which a process reaches etcd.
+func (l *lab) reach(who string) []string {
+	if l.site != nil {
+		return l.site.env(who)
+	}
+	return []string{"SCUDA_POOL=" + l.endpoint()}
+}
+
 // env is the environment of a tenant's programs.
 func (l *lab) env(tenant string) []string {
-	return []string{"SCUDA_POOL=" + l.endpoint(), "SCUDA_TOKEN_FILE=" + filepath.Join(l.folder, tenant+".token")}
+	return append(l.reach(person), "SCUDA_TOKEN_FILE="+filepath.Join(l.folder, tenant+".token"))
 }
 
 // run begins a program with GPUs. Without one it is the test's own ([hold]).
