@@ -114,8 +114,23 @@ func startPrometheus(t *testing.T, targets []string, flags ...string) (web strin
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, nil, []string{"msg=\"Listening on\" address=", "Server is ready"}, "prometheus", append(flags,
+	web = start(t, nil, []string{"msg=\"Listening on\" address="}, "prometheus", append(flags,
 		"--config.file="+config, "--storage.tsdb.path="+dir, "--web.listen-address=127.0.0.1:0")...)[0]
+	tick := time.NewTicker(50 * time.Millisecond) // it answers queries only when it has read what it kept
+	defer tick.Stop()
+	for end := time.Now().Add(time.Minute); ; <-tick.C {
+		r, err := http.Get("http://" + web + "/-/ready")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode == http.StatusOK {
+			return web
+		}
+		if time.Now().After(end) {
+			t.Fatalf("prometheus is not ready: %s", r.Status)
+		}
+	}
 }
 
 // chosen fills in what is chosen in Grafana.

@@ -71,7 +71,7 @@ func TestClientMemory(t *testing.T) {
 		want       uint64
 	}{
 		{"../../shim/front/calls/calls.h", "SCUDA_PINNED_FIRST", ClientLow},
-		{"../../shim/front/uvm/pager.c", "END", ClientHigh},
+		{"../../shim/front/uvm/pager.h", "SCUDA_MANAGED_END", ClientHigh},
 	} {
 		text, err := os.ReadFile(c.file)
 		if err != nil {

@@ -34,6 +34,36 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
+// A spawner that comes when its server is ending is hung up on, and keeps what it has for the next one.
+func TestLateSpawner(t *testing.T) {
+	next, left := keeping(t, newKeeper(true, quiet))
+	first := next()
+	w, _, _ := startKept(t, first)
+	r := &Remote{client: first}
+	if kept, _ := r.TakeOver(); len(kept) != 0 {
+		t.Fatalf("%d are kept", len(kept))
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	late := next()
+	r.set(late)
+	<-late.gone
+	if _, err := r.Facts(); !errors.Is(err, ErrLost) {
+		t.Errorf("a server that has ended has a spawner: %v", err)
+	}
+	left()
+	last := next()
+	if len(last.kept) != 1 || last.kept[0].PID != w.PID {
+		t.Fatalf("the next server gets %v", last.kept)
+	}
+	last.kept[0].Close()
+	<-w.exited
+	if err := last.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Everybody may connect to the socket. The log has so many lines for those who are refused, and a real spawner gets in.
 func TestRefusedSpawners(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")

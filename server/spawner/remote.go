@@ -92,6 +92,15 @@ func (c *Client) dropKept() {
 	c.kept, c.house = nil, nil
 }
 
+// leaveKept leaves them to the spawner.
+func (c *Client) leaveKept() {
+	for _, k := range c.kept {
+		closeAll(k.Files)
+	}
+	closeAll(c.house)
+	c.kept, c.house = nil, nil
+}
+
 // Close hangs up; the spawner ends its workers, and itself where it is a child.
 func (c *Client) Close() error {
 	err := c.line.sock.Close()
@@ -203,6 +212,7 @@ type Remote struct {
 	none   error                   // why there is none
 	taken  bool                    // what was kept
 	house  []*os.File              // that this supervisor has kept
+	closed bool
 }
 
 // now gives the spawner that there is.
@@ -232,6 +242,11 @@ func (r *Remote) now() (*Client, error) {
 func (r *Remote) set(c *Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed { // what it keeps is for the next supervisor
+		c.leaveKept()
+		_ = c.Close()
+		return
+	}
 	if r.taken { // the spawner had lost this server for a moment: nobody knows by now what it keeps
 		c.dropKept()
 	}
@@ -293,12 +308,12 @@ func (r *Remote) Start(o Order, line, errs *os.File) (*Worker, error) {
 	return c.Start(o, line, errs)
 }
 
-// Close hangs up.
+// Close hangs up, also on spawners that connect later.
 func (r *Remote) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.client
-	r.client, r.renew, r.none = nil, nil, ErrLost
+	r.client, r.renew, r.none, r.closed = nil, nil, ErrLost, true
 	if c == nil {
 		return nil
 	}
