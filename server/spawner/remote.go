@@ -86,10 +86,9 @@ func (c *Client) newWorker(id uint64) *Worker {
 // dropKept ends those that nobody has taken over.
 func (c *Client) dropKept() {
 	for i := range c.kept {
-		c.kept[i].Close()
+		_ = c.kept[i].Kill()
 	}
-	closeAll(c.house)
-	c.kept, c.house = nil, nil
+	c.leaveKept()
 }
 
 // leaveKept leaves them to the spawner.
