@@ -54,8 +54,8 @@ void scuda_name_device(struct scuda_named *n, int32_t device) {
   if (scuda_device_ok(device)) name_server(n, scuda_gpus[device].server, 0);
 }
 
-/* A context there, of which nothing is known: the primary one of a GPU. */
-static uint64_t some_context(uint32_t server) {
+uint64_t scuda_context_on(uint32_t server, uint64_t context) {
+  if (scuda_context_usable(context)) return context;
   for (int32_t i = 0; i < scuda_gpu_count; i++)
     if (scuda_gpus[i].server == server && scuda_context_usable(scuda_gpus[i].primary)) return scuda_gpus[i].primary;
   return 0;
@@ -65,7 +65,7 @@ void scuda_name_range(struct scuda_named *n, const struct scuda_range *r) {
   if (!scuda_range_is_device(r) || !scuda_device_ok(r->device)) return;
   const uint32_t made = scuda_gpus[r->device].server;
   const uint32_t server = scuda_range_is_managed(r) ? r->flags >> SCUDA_SERVER_SHIFT : made;
-  name_server(n, server, server == made ? r->context : some_context(server));
+  name_server(n, server, server == made ? r->context : scuda_context_on(server, 0));
 }
 
 void scuda_name_address(struct scuda_named *n, uint64_t p) {

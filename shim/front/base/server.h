@@ -10,6 +10,9 @@ struct scuda_visit { uint64_t current; uint32_t server; };
 struct scuda_visit scuda_visit(uint32_t server, uint64_t context);
 void scuda_visit_end(struct scuda_visit v);
 
+/* A context to work in on a server: the given one if it is there yet, else a GPU's primary one; 0: there is none. */
+uint64_t scuda_context_on(uint32_t server, uint64_t context);
+
 /* What a call names: whose it is, and the context of the first thing. */
 struct scuda_named { uint32_t server; uint64_t context; int known, different; };
 void scuda_name_object(struct scuda_named *n, uint64_t handle);

@@ -11,6 +11,7 @@
  * turn from then on until it is over. */
 #include "uvm/va_range.h"
 #include "base/range.h"
+#include "base/server.h"
 #include "uvm/named.h"
 #include "uvm/unmap.h"
 #include "uvm/work.h"
@@ -35,16 +36,9 @@ void scuda_managed_leave_turn(void) {
 
 /* ---- which server a call is for: as calls/copy.c and base/forward.c decide it ---- */
 
-/* A context of a server's: the given one, if it is there yet. */
-static uint64_t context_on(uint32_t server, uint64_t context) {
-  for (int32_t i = 0; i < scuda_gpu_count && !scuda_context_usable(context); i++)
-    if (scuda_gpus[i].server == server) context = scuda_gpus[i].primary;
-  return scuda_context_usable(context) ? context : 0;
-}
-
 uint64_t scuda_uvm_place(enum scuda_reach reach, const void *given, uint64_t bytes, uint64_t stream) {
   const struct scuda_slot *s = stream > 2 ? scuda_slot_of(stream, KIND_CUstream) : NULL;
-  uint64_t current = context_on(scuda_server(), scuda_thread()->current), found = 0;
+  uint64_t current = scuda_context_on(scuda_server(), scuda_thread()->current), found = 0;
   if (s && s->context) return s->context;
   for (uint64_t i = 0; reach == SCUDA_NAMED && given && i < bytes / 8; i++) {
     uint64_t word = scuda_word((const uint8_t *)given + 8 * i);
@@ -121,13 +115,11 @@ int32_t scuda_va_range_unback(const struct va_range *a) {
   int32_t first = CUDA_SUCCESS;
   for (uint32_t server = 0; server < scuda_servers; server++) {
     if (!a->backed[server]) continue;
-    struct scuda_self self = scuda_self_begin(context_on(server, a->backed[server]));
-    struct scuda_thread *t = scuda_thread();
-    const uint32_t was = t->server;
-    t->server = server + 1;
+    struct scuda_visit v = scuda_visit(server, 0);
+    struct scuda_self self = scuda_self_begin(scuda_context_on(server, a->backed[server]));
     int32_t r = scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &request, sizeof request);
-    t->server = was;
     scuda_self_end(self);
+    scuda_visit_end(v);
     if (!first && (server == home || !scuda_server_lost(server))) first = r;
   }
   return first;
@@ -258,7 +250,7 @@ static int32_t refuse(_Atomic int *said, const char *why) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-int32_t scuda_uvm_backed(const struct scuda_named *n) {
+int32_t scuda_uvm_backed(const struct scuda_addresses *n) {
   static _Atomic int said;
   const uint32_t server = scuda_server();
   int32_t r = CUDA_SUCCESS;
@@ -284,7 +276,7 @@ static int within_reach(const struct va_range *a, uint32_t server, uint64_t key)
   return a->held || (scuda_va_range_attached_to(a, key) && scuda_uvm_known(a, server));
 }
 
-int32_t scuda_uvm_move(enum scuda_reach reach, const struct scuda_named *n, uint64_t context, uint64_t stream,
+int32_t scuda_uvm_move(enum scuda_reach reach, const struct scuda_addresses *n, uint64_t context, uint64_t stream,
                        uint32_t ptds) {
   const uint32_t server = scuda_slot_server(context);
   const uint64_t key = scuda_stream_key(stream, ptds);

@@ -185,7 +185,7 @@ int32_t scuda_managed_variable(uint64_t address, uint64_t bytes) {
               "a __managed__ variable lies at %#llx on the server, where this process has something else; start it "
               "again, or without address randomisation (setarch -R)", (unsigned long long)address);
   /* what is here of the pages lacks the variable */
-  if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_named){0}, SCUDA_ALL_STREAMS, SCUDA_EACH_SERVER);
+  if (!r) r = scuda_uvm_acquire(SCUDA_EVERYTHING, &(struct scuda_addresses){0}, SCUDA_ALL_STREAMS, SCUDA_EACH_SERVER);
   scuda_lock(&scuda_uvm.lock);
   for (uint64_t at = address; !r && at < address + bytes &&
        (a = scuda_va_range_at(at)); at = a->pages.start + a->pages.bytes) {

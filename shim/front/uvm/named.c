@@ -5,7 +5,7 @@
 
 enum { GIVEN_MAX = 64 << 20 }; /* bytes; a call with more is refused elsewhere */
 
-static int add(struct scuda_named *n, uint64_t address) {
+static int add(struct scuda_addresses *n, uint64_t address) {
   if (n->count == n->room) {
     uint64_t *more = realloc(n->list == n->few ? NULL : n->list, 2 * sizeof *more * n->room);
     if (!more) return 0;
@@ -17,11 +17,11 @@ static int add(struct scuda_named *n, uint64_t address) {
   return 1;
 }
 
-void scuda_named_forget(struct scuda_named *n) {
+void scuda_named_forget(struct scuda_addresses *n) {
   if (n->list != n->few) free(n->list);
 }
 
-int32_t scuda_named_gather(struct scuda_named *n, const void *given, uint64_t bytes) {
+int32_t scuda_named_gather(struct scuda_addresses *n, const void *given, uint64_t bytes) {
   n->list = n->few;
   n->count = 0;
   n->room = SCUDA_NAMED_FEW;

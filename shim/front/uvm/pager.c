@@ -32,8 +32,6 @@
 #endif
 
 enum { PAGE = 4096 };
-#define FIRST SCUDA_MANAGED_FIRST
-#define END SCUDA_MANAGED_END
 
 /* A fault that a signal handler waits for. */
 struct request { uint64_t address; int write, ours; _Atomic uint32_t done; };
@@ -45,7 +43,7 @@ static int pagemap = -1; /* of this process, where the kernel notes by itself wh
 static const char *kind = "none";
 static struct sigaction before, first; /* the handler under ours, and the one that was there before we came */
 static scuda_lock_t lock;
-static uint64_t next_address = FIRST, next_offset;
+static uint64_t next_address = SCUDA_MANAGED_FIRST, next_offset;
 static _Atomic uint64_t variables_from = UINT64_MAX, variables_to; /* ranges at given addresses lie between */
 static struct gap { struct gap *next; uint64_t offset, bytes; } *gaps; /* of the memory file */
 
@@ -215,7 +213,8 @@ static void *work(void *unused) {
  * it. */
 static void bring(const void *p, size_t bytes, int write) {
   uint64_t at = (uint64_t)(uintptr_t)p, end;
-  int ours = (at >= FIRST && at < END) || (at >= atomic_load(&variables_from) && at < atomic_load(&variables_to));
+  int ours = (at >= SCUDA_MANAGED_FIRST && at < SCUDA_MANAGED_END) ||
+             (at >= atomic_load(&variables_from) && at < atomic_load(&variables_to));
   /* without a lock: a signal handler may write */
   if (!bytes || !ours || in_child() || !(end = managed_end(at))) return;
   if (bytes < end - at) end = at + bytes;
@@ -248,7 +247,7 @@ static int32_t start(void) {
   if (wish && *wish && !segv && !user && !sync && strcmp(wish, "uffd"))
     scuda_log(SCUDA_WARN, "SCUDA_PAGER=%s is none of uffd, uffd-sync, uffd-user, sigsegv; choosing by myself", wish);
   memory = (int)syscall(SYS_memfd_create, "scuda-managed", 1u /* MFD_CLOEXEC */);
-  if (memory < 0 || ftruncate(memory, (off_t)(END - FIRST)) || pipe2(queue, O_CLOEXEC)) {
+  if (memory < 0 || ftruncate(memory, (off_t)(SCUDA_MANAGED_END - SCUDA_MANAGED_FIRST)) || pipe2(queue, O_CLOEXEC)) {
     scuda_log(SCUDA_ERROR, "unified memory: no memory file or pipe (%s)", strerror(errno));
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
@@ -289,7 +288,7 @@ static uint64_t take_offset(uint64_t bytes) {
     return offset;
   }
   uint64_t offset = next_offset;
-  if (bytes > END - FIRST - offset) return UINT64_MAX;
+  if (bytes > SCUDA_MANAGED_END - SCUDA_MANAGED_FIRST - offset) return UINT64_MAX;
   next_offset += bytes;
   return offset;
 }
@@ -323,8 +322,8 @@ static void give_offset(uint64_t offset, uint64_t bytes) {
 static void *place(uint64_t address, uint64_t bytes, uint64_t offset) {
   const int flags = MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE;
   if (address) return mmap((void *)(uintptr_t)address, bytes, PROT_NONE, flags, memory, (off_t)offset);
-  for (int tries = 0; tries < 256 && bytes < END - FIRST; tries++) {
-    if (bytes > END - next_address) next_address = FIRST;
+  for (int tries = 0; tries < 256 && bytes < SCUDA_MANAGED_END - SCUDA_MANAGED_FIRST; tries++) {
+    if (bytes > SCUDA_MANAGED_END - next_address) next_address = SCUDA_MANAGED_FIRST;
     void *at = mmap((void *)(uintptr_t)next_address, bytes, PROT_NONE, flags, memory, (off_t)offset);
     uint64_t step = at == MAP_FAILED ? 1ull << 30 : bytes;
     next_address = (next_address + step + 65535) & ~(uint64_t)65535;

@@ -58,7 +58,7 @@ static void want(struct va_range *a, uint64_t call, uint64_t key) {
 }
 
 /* The one place that says which ranges work takes: those that get the call's number, ... */
-static void choose(enum scuda_reach reach, const struct scuda_named *n, uint64_t call, uint64_t key) {
+static void choose(enum scuda_reach reach, const struct scuda_addresses *n, uint64_t call, uint64_t key) {
   for (uint32_t i = 0; i < n->count; i++) {
     struct va_range *a = scuda_va_range_at(n->list[i]);
     if (a) want(a, call, key);
@@ -81,7 +81,7 @@ static int of_server(const struct va_range *a, uint64_t call, uint32_t server) {
   return has == server && (a->wanted == call || scuda_uvm_known(a, server));
 }
 
-int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, uint64_t key, uint32_t server) {
+int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_addresses *n, uint64_t key, uint32_t server) {
   static uint64_t calls;
   int32_t r = CUDA_SUCCESS;
   scuda_lock(&scuda_uvm.lock);
@@ -106,7 +106,7 @@ int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, u
   return r;
 }
 
-static void hold(const struct scuda_named *n) {
+static void hold(const struct scuda_addresses *n) {
   scuda_lock(&scuda_uvm.lock);
   for (uint32_t i = 0; i < n->count; i++) {
     struct va_range *a = scuda_va_range_at(n->list[i]);
@@ -115,7 +115,7 @@ static void hold(const struct scuda_named *n) {
   scuda_unlock(&scuda_uvm.lock);
 }
 
-static inline __attribute__((always_inline)) int32_t take(enum scuda_reach reach, const struct scuda_named *n,
+static inline __attribute__((always_inline)) int32_t take(enum scuda_reach reach, const struct scuda_addresses *n,
                                                           uint64_t stream, uint32_t ptds, uint32_t server) {
   uint64_t key = scuda_stream_key(stream, ptds);
   if (SCUDA_UNLIKELY(!scuda_work_known(key))) {
@@ -131,7 +131,7 @@ static inline __attribute__((always_inline)) int32_t take(enum scuda_reach reach
 
 /* With several servers what the work uses becomes the one's that does it. What is sent there may have the addresses of
  * more. */
-static __attribute__((noinline, cold)) int32_t take_there(enum scuda_reach reach, const struct scuda_named *n,
+static __attribute__((noinline, cold)) int32_t take_there(enum scuda_reach reach, const struct scuda_addresses *n,
                                                           uint64_t context, uint64_t stream, uint32_t ptds) {
   int32_t r;
   uint64_t seen;
@@ -147,7 +147,7 @@ static __attribute__((noinline, cold)) int32_t take_there(enum scuda_reach reach
 
 int32_t scuda_managed_take(enum scuda_reach reach, const void *given, uint64_t bytes, uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!scuda_managed_some()) || (!scuda_thread()->current && !scuda_several())) return CUDA_SUCCESS;
-  struct scuda_named n;
+  struct scuda_addresses n;
   /* else kernels take all there is */
   int look = reach == SCUDA_NAMED || atomic_load(&scuda_uvm.restricted) || atomic_load(&scuda_captures) ||
              scuda_several();
@@ -166,7 +166,7 @@ int32_t scuda_managed_named(const void *given, uint64_t bytes, uint64_t stream, 
 int32_t scuda_managed_prefetch(uint64_t p, int32_t device, uint64_t stream, uint32_t ptds) {
   if (SCUDA_LIKELY(!scuda_several())) return scuda_managed_named(&p, sizeof p, stream, ptds);
   uint64_t primary = scuda_gpus[device].primary, place = scuda_uvm_place(SCUDA_NAMED, NULL, 0, stream);
-  struct scuda_named n;
+  struct scuda_addresses n;
   if (scuda_slot_server(place) != scuda_gpus[device].server) place = scuda_context_usable(primary) ? primary : 0;
   if (!place) return CUDA_SUCCESS; /* the first work there will bring it */
   int32_t r = scuda_named_gather(&n, &p, sizeof p);
@@ -177,7 +177,7 @@ int32_t scuda_managed_prefetch(uint64_t p, int32_t device, uint64_t stream, uint
 }
 
 int32_t scuda_managed_held(const void *given, uint64_t bytes) {
-  struct scuda_named n;
+  struct scuda_addresses n;
   if (!scuda_managed_some()) return CUDA_SUCCESS;
   int32_t r = scuda_named_gather(&n, given, bytes);
   if (r) return r;

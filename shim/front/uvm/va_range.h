@@ -124,11 +124,11 @@ int32_t scuda_uvm_quiet(struct va_range *a);
 
 /* ---- take.c ---- */
 
-struct scuda_named;
+struct scuda_addresses;
 enum { SCUDA_EACH_SERVER = SCUDA_SERVERS };
 /* Gives the GPU the ranges that work of a stream may use, and waits until what it sent has arrived; takes the lock. Of
  * several servers the one that does the work. */
-int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_named *n, uint64_t key, uint32_t server);
+int32_t scuda_uvm_acquire(enum scuda_reach reach, const struct scuda_addresses *n, uint64_t key, uint32_t server);
 /* What is attached to the CPU, or to another stream, is not this stream's: whatever it has done when such memory is not
  * named is none of its business. */
 static inline int scuda_va_range_attached_to(const struct va_range *a, uint64_t key) {
@@ -144,10 +144,10 @@ int32_t scuda_va_range_back(struct va_range *a);
 /* The servers that have memory for it give it back; the first error. The range is forgotten already. */
 int32_t scuda_va_range_unback(const struct va_range *a);
 /* An object names ranges (a graph, a texture): its server has memory for them, or NOT_SUPPORTED. */
-int32_t scuda_uvm_backed(const struct scuda_named *n);
+int32_t scuda_uvm_backed(const struct scuda_addresses *n);
 /* A call uses ranges: those that it names, and for a kernel those of which its server may have an address otherwise.
  * They become the server's that the context is of. CUresult. */
-int32_t scuda_uvm_move(enum scuda_reach reach, const struct scuda_named *n, uint64_t context, uint64_t stream,
+int32_t scuda_uvm_move(enum scuda_reach reach, const struct scuda_addresses *n, uint64_t context, uint64_t stream,
                        uint32_t ptds);
 /* A context of the server that carries a call out: that of its stream, of the GPU's memory that it names, else the
  * current one. */
