@@ -4,9 +4,10 @@ GO ?= go
 export SCUDA_VERSION := $(shell ./version.sh)
 
 .DEFAULT_GOAL := help
-.PHONY: help build pool test test-scuda test-modules fuzz test-rdma perf-rdma demo pictures generate lint dist \
-	clean runtimes check-go needs-build needs-test needs-lint needs-release needs-install needs-slurm needs-site \
-	release site test-install apt-source test-frameworks test-slurm test-kubernetes test-helm test-scale needs-kubernetes
+.PHONY: help build pool test test-scuda test-modules fuzz test-rdma perf-rdma demo pictures generate lint \
+	generated linters dist clean runtimes check-go needs-build needs-test needs-lint needs-release needs-install \
+	needs-slurm needs-kubernetes needs-site release site test-install apt-source test-frameworks test-slurm \
+	test-kubernetes test-helm test-scale
 
 # $(call step,WHAT,COMMAND) says what is done, and how long it took.
 define step
@@ -17,11 +18,14 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# At the same time, as neither uses two processors throughout.
+LIBRARIES_AND_PROGRAMS = ./shim/build.sh build/lib & libraries=$$!; \
+	./cmd/build.sh build go; programs=$$?; wait $$libraries && test $$programs = 0 && ./cmd/build.sh build c
+
 # BUILT=1: not again what was built a moment ago, as .ci/run does.
 build: check-go needs-build ## build build/scuda, build/lib and build/sim (the first time in 1 to 3 minutes)
 ifndef BUILT
-	$(call step,build the client libraries into build/lib,./shim/build.sh build/lib)
-	$(call step,build the programs into build,./cmd/build.sh build)
+	$(call step,build the client libraries into build/lib and the programs into build,$(LIBRARIES_AND_PROGRAMS))
 	$(call step,build the simulated driver into build/sim,./sim/lib/build.sh build/sim)
 endif
 
@@ -96,6 +100,8 @@ generate: check-go needs-build needs-lint ## write what is generated: from the A
 	$(GO) run ./changelog
 	$(GO) test ./internal/house -update
 
+# What is built to be run here only shares its parts of Go's library with the pool's program, and with scuda-connect.
+HERE := CGO_ENABLED=0 GOFLAGS=-trimpath
 # Built by Go's own cache of builds: about 2.5 minutes of processor time the first time.
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # $(call lint,MODULE,GOFLAGS). What a module imports is compiled for the linters: with the race detector, so that
@@ -104,10 +110,24 @@ lint = cd $(1) && GOFLAGS=$(2) $(CURDIR)/build/golangci-lint run --allow-paralle
 	--config $(CURDIR)/.golangci.yml
 # Other compilers give other bytes.
 CLANG := clang version 14.0.6
-lint: check-go needs-build needs-lint ## check formatting, generated code, and run the linters (minutes the first time)
+lint: generated linters ## check formatting, generated code, and run the linters (minutes the first time)
+
+generated: check-go needs-build needs-lint ## check formatting, what is generated, and the rules of the repository
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || \
 	{ gofmt -l $$(git ls-files '*.go'); echo "run gofmt -w on these files"; exit 1; }
-	$(call step,build golangci-lint,GOBIN=$(CURDIR)/build $(GO) install $(GOLANGCI_LINT))
+	$(call step,what is generated is up to date,\
+	for what in api/gen changelog deploy/grafana; do $(HERE) $(GO) run ./$$what -check || exit 1; done; \
+	for what in config/table perf/bench/table; do $(GO) run -race ./$$what -check || exit 1; done; \
+	for m in . deploy/kubernetes deploy/pool deploy/nomad; do $(GO) -C $$m mod tidy -diff || exit 1; done)
+	$(call step,the rules of the house,$(GO) test -race -count=1 ./internal/house)
+	@clang --version 2>/dev/null | grep -q '$(CLANG)' || \
+	{ echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
+	$(call step,the programs of the probes,d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && \
+	cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(HERE) $(GO) generate ./ebpf && \
+	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done)
+
+linters: check-go needs-build ## run the linters alone
+	$(call step,build golangci-lint,$(HERE) GOBIN=$(CURDIR)/build $(GO) install $(GOLANGCI_LINT))
 	$(call step,golangci-lint,$(call lint,.,-race))
 	$(call step,golangci-lint of the Kubernetes driver,$(call lint,deploy/kubernetes,-race))
 	$(call step,golangci-lint of the pool,$(call lint,deploy/pool,-trimpath CGO_ENABLED=0))
@@ -115,16 +135,6 @@ lint: check-go needs-build needs-lint ## check formatting, generated code, and r
 	$(call step,go vet of generated code (which golangci-lint leaves out),$(GO) vet -race $$(git grep -l \
 	'^// Code generated .* DO NOT EDIT' -- '*.go' | xargs -n1 dirname | sort -u | sed 's|^|./|'))
 	$(call step,go vet of the client's program,$(GO) vet -race -tags client ./cmd/scuda)
-	$(call step,what is generated is up to date,\
-	$(GO) run ./api/gen -check && $(GO) run ./changelog -check && \
-	$(GO) run ./perf/bench/table -check && $(GO) run ./config/table -check && $(GO) run ./deploy/grafana -check && \
-	for m in . deploy/kubernetes deploy/pool deploy/nomad; do $(GO) -C $$m mod tidy -diff || exit 1; done)
-	$(call step,the rules of the house,$(GO) test -count=1 ./internal/house)
-	@clang --version 2>/dev/null | grep -q '$(CLANG)' || \
-	{ echo "the probes' programs are compared with those of $(CLANG) (Debian 12)"; exit 1; }
-	$(call step,the programs of the probes,d=$$(mktemp -d) && trap "rm -rf $$d" EXIT && \
-	cp ebpf/*_bpfel.go ebpf/*_bpfel.o ebpf/zz_system_gen.go $$d && $(GO) generate ./ebpf && \
-	for f in $$d/*; do cmp $$f ebpf/$${f##*/} || { echo "run make generate"; exit 1; }; done)
 
 dist: build ## pack archive, one file, .deb and .rpm for this machine's processor in build/dist
 	$(call step,pack,rm -rf build/dist && ./deploy/dist.sh)

@@ -1,7 +1,7 @@
 # Compiles the front's rooms, which are folders of shim/front: a C file belongs to a library because it lies in one of
 # its rooms. To be sourced after compat.sh, with $shim set to this folder.
 front=$shim/front
-(cd "$shim/.." && GOARCH='' CGO_ENABLED=0 "${GO:-go}" run ./api/gen -build) # stubs, encodings, tables
+(cd "$shim/.." && GOARCH='' CGO_ENABLED=0 "${GO:-go}" run -trimpath ./api/gen -build) # stubs, encodings, tables
 cc=${CC:-cc}
 # Probes attach to the entries: a one-byte nop in front of them, no endbr64, as the kernel emulates that one. It would
 # replace a five-byte nop (Linux 6.18) and save 0.1 us a probed call, but a forked child of the program has the call and

@@ -10,6 +10,7 @@
 #   run.sh masked CMD...      run CMD, its environment unchanged, where the driver is hidden
 #
 # BUILD names the folder with scuda and lib/ (default: build/ beside this repository's root).
+# SERVE_OPTIONS are options of the servers that it starts.
 # REMOTE_DEVICES names the GPUs that a remote run sees (CUDA_VISIBLE_DEVICES), where it is not to be all.
 set -euo pipefail
 
@@ -65,7 +66,8 @@ serve() { # DIR
   local dir=$1
   mkdir -p "$dir"
   [ -x "$build/scuda" ] || die "no $build/scuda: run make build first"
-  "$build/scuda" -l 127.0.0.1:0 --gpu real --warm "${SCUDA_WARM:-1}" --cache-dir "$dir/cache" \
+  # shellcheck disable=SC2086 # words
+  "$build/scuda" -l 127.0.0.1:0 --gpu real --warm "${SCUDA_WARM:-1}" --cache-dir "$dir/cache" ${SERVE_OPTIONS:-} \
     --log "${SCUDA_SERVER_LOG:-info}" >"$dir/out" 2>"$dir/log" &
   server_pid=$!
   local addr i
@@ -116,5 +118,5 @@ case ${1:-} in
     rm -rf "$dir"
     exit $rc
     ;;
-  *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

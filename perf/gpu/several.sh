@@ -4,8 +4,10 @@
 #   several.sh [check.py's arguments]
 #
 #   - whether the driver keeps to each of four parts of the addresses (windows.c), natively
-#   - e2e/programs/several.c: both servers by turns and together
-#   - PyTorch on both devices
+#   - e2e/programs/several*.c: both servers by turns and together, pinned and unified memory, a profile
+#   - PyTorch on both devices: results, copies between them, a profile; where there are two GPUs nn.DataParallel with
+#     NCCL in one process
+#   - nvidia-smi over both
 #   - the cases of check.py that are named (none: of suite pr1) on the second of the two, compared with native runs
 #
 # Writes what it saw to $OUT as it comes.
@@ -19,9 +21,11 @@ verdict() { # NAME RC
   if [ "$2" = 0 ]; then echo "$1: right"; else echo "$1: FAILS ($2)"; failed=1; fi
 }
 
-link=(-I "$root/shim/include" -L "$root/build/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined)
-gcc -O1 -o "$work/windows" "$here/windows.c" "${link[@]}" &&
-  gcc -O1 -o "$work/several" "$root/e2e/programs/several.c" "${link[@]}" || exit 1
+link=(-I "$root/shim/include" -L "$root/build/lib" -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lpthread -lm -ldl)
+gcc -O1 -o "$work/windows" "$here/windows.c" "${link[@]}" || exit 1
+for f in "$root"/e2e/programs/several*.c; do
+  gcc -O1 -w -o "$work/$(basename "$f" .c)" "$f" "${link[@]}" || exit 1
+done
 
 for n in 0 1 2 3; do
   timeout 60 "$run" native "$work/windows" $n 4 >"$out/windows.$n" 2>&1
@@ -29,9 +33,14 @@ for n in 0 1 2 3; do
   grep -E 'outside|error' "$out/windows.$n"
 done
 
+nccl() { # the NCCL of PyTorch's wheel
+  python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so.2")'
+}
+
 gpus=$(nvidia-smi -L | wc -l)
 for i in 0 1; do
-  CUDA_VISIBLE_DEVICES=$((i % gpus)) SCUDA_WARM=${WARM:-4} "$run" serve "$work/server$i" &
+  CUDA_VISIBLE_DEVICES=$((i % gpus)) SCUDA_WARM=${WARM:-4} \
+    SERVE_OPTIONS="--fabric trusted --profiles nccl --nccl ${NCCL:-$(nccl)}" "$run" serve "$work/server$i" &
   eval "server$i=$!"
 done
 finish() {
@@ -45,9 +54,25 @@ done
 export SCUDA_SERVER
 SCUDA_SERVER=$(cat "$work/server0/address"),$(cat "$work/server1/address")
 
-timeout 60 "$run" remote "$work/several" "$root/testdata/kernels" >"$out/several" 2>&1
-verdict "several.c" $?
-grep -v 'level=' "$out/several"
+program() { # NAME ARGUMENTS...
+  local name=$1
+  shift
+  timeout 60 "$run" remote "$work/$name" "$root/testdata/kernels" "$@" >"$out/$name" 2>&1 </dev/null
+  verdict "$name${1:+ $1}" $?
+  grep -v 'level=' "$out/$name" | tail -12
+}
+
+program several
+program several_pinned
+program several_managed
+program several_managed_random 1 20
+for n in 12 13; do program several_cupti libcupti.so.$n; done
+for how in -L "-q -d MEMORY,UTILIZATION" topo\ -m; do
+  # shellcheck disable=SC2086 # words
+  timeout 60 "$run" remote nvidia-smi $how >"$out/smi" 2>&1
+  verdict "nvidia-smi $how" $?
+  head -12 "$out/smi"
+done
 
 cat >"$work/both.py" <<'P'
 import torch
@@ -80,6 +105,59 @@ P
 REMOTE_DEVICES=0,1 timeout 120 "$run" remote python3 "$work/both.py" >"$out/both" 2>&1
 verdict "PyTorch on both" $?
 tail -5 "$out/both"
+
+cat >"$work/profiled.py" <<'P'
+import collections
+import torch
+from torch.profiler import ProfilerActivity, profile
+def work(d):
+    a = torch.randn(1024, 1024, device=f"cuda:{d}")
+    for _ in range(20): a = (a @ a).tanh()
+    return a.sum()
+for d in range(2): work(d).item()
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as p:
+    for _ in range(3):
+        both = [work(d) for d in range(2)]
+        both[0].item(); both[1].item()
+    for d in range(2): torch.cuda.synchronize(d)
+count, time = collections.Counter(), collections.Counter()
+for e in p.events():
+    if e.device_type == torch.autograd.DeviceType.CUDA:
+        count[e.device_index, "gemm" in e.name or "tanh" in e.name] += 1
+        time[e.device_index] += e.time_range.elapsed_us()
+print(dict(count), dict(time))
+assert count[0, True] == count[1, True] == 120 and count[0, False] == count[1, False] > 0, count
+assert 0.6 < time[0] / time[1] < 1.6, time
+P
+REMOTE_DEVICES=0,1 timeout 120 "$run" remote python3 "$work/profiled.py" >"$out/profiled" 2>&1
+verdict "torch.profiler over both" $?
+tail -5 "$out/profiled"
+
+cat >"$work/parallel.py" <<'P'
+import sys, torch
+torch.manual_seed(1)
+torch.use_deterministic_algorithms(True)
+m = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 16)).cuda()
+d = torch.nn.DataParallel(m, device_ids=[0, 1])
+o = torch.optim.SGD(d.parameters(), lr=0.1)
+x = torch.randn(64, 256)
+losses = []
+for _ in range(10):
+    o.zero_grad(); loss = d(x.cuda()).square().mean(); loss.backward(); o.step()
+    losses.append(loss.item())
+t = [torch.full((1000,), float(i + 1), device=f"cuda:{i}") for i in range(2)]
+torch.cuda.nccl.all_reduce(t)
+assert all(bool((v == 3).all()) for v in t), t
+print([x.hex() for x in losses])
+P
+if [ "$gpus" -gt 1 ]; then
+  timeout 120 "$run" native python3 "$work/parallel.py" >"$out/parallel.native" 2>/dev/null
+  REMOTE_DEVICES=0,1 timeout 120 "$run" remote python3 "$work/parallel.py" >"$out/parallel" 2>"$out/parallel.err"
+  verdict "nn.DataParallel" $?
+  grep -v 'level=' "$out/parallel.err" | tail -5
+  cmp "$out/parallel.native" "$out/parallel"
+  verdict "nn.DataParallel as natively" $?
+fi
 
 [ $# -gt 0 ] || set -- --suite pr1
 REMOTE_DEVICES=1 OUT=$out timeout "${LIMIT:-300}" "$here/check.py" -j 6 "$@" >"$out/check.log" 2>&1

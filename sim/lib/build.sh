@@ -6,7 +6,7 @@ mkdir -p "$1"
 out=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
-GOARCH='' CGO_ENABLED=0 "${GO:-go}" run ./api/gen -build
+GOARCH='' CGO_ENABLED=0 "${GO:-go}" run -trimpath ./api/gen -build
 gen=$PWD/shim/front/gen
 temporary=$(mktemp -d)
 trap 'rm -rf "$temporary"' EXIT
