@@ -66,8 +66,6 @@ var Settings = []Setting{
 		Meaning: "HOST:PORT where the program's process offers metrics; port 0 picks one"},
 	{Name: "SCUDA_TRACE", Meaning: "files for `scuda trace`, which sets it"},
 	{Name: "SCUDA_TIMELINE", Meaning: "files for `scuda trace --kernels`, which sets it"},
-	{Name: "SCUDA_TRIAL",
-		Meaning: "`several`: for scuda's developers; CUDA begins with several servers, though not all of it can yet"},
 	{Name: "SCUDA_LIB", Meaning: "folder of the client's libraries, for `scuda run`"},
 	{Name: "SCUDA_CORE", Meaning: "path of `libscuda-core.so`, where it does not lie beside `libcuda.so.1`"},
 	{Name: "SCUDA_REAL_LIBCUDA",

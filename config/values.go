@@ -174,13 +174,8 @@ func ReadClient() (*Client, error) {
 	return &c, nil
 }
 
-// targets gives the configured servers. Several in one program's CUDA are on trial yet (SCUDA_TRIAL), and [ErrSeveral]
-// without that.
+// targets gives the configured servers.
 func targets() ([]transport.Target, error) {
-	if strings.Trim(os.Getenv("SCUDA_TRIAL"), blanks) != "several" {
-		to, err := Target()
-		return []transport.Target{to}, err
-	}
 	_, n, err := TargetOf(0)
 	all := make([]transport.Target, n)
 	for i := range all {

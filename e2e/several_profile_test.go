@@ -19,7 +19,7 @@ func TestSeveralHaveProfiles(t *testing.T) {
 	}
 	for _, library := range []string{"libcupti.so.12", "libcupti.so.13"} {
 		_, second, list := two(t)
-		p := start(t, onTrial(list, "SCUDA_RESUME=0", "LD_PRELOAD="+lib+"/libscuda.so"), program("several_cupti"), kernels,
+		p := start(t, clientEnv(list, "SCUDA_RESUME=0", "LD_PRELOAD="+lib+"/libscuda.so"), program("several_cupti"), kernels,
 			library, fmt.Sprintf("kill -9 %d", second.cmd.Process.Pid))
 		if code := p.wait(patience); code != 0 || p.out.String() != "right\none server\n" {
 			t.Errorf("%s: exit status %d\n%s%s", library, code, p.out, p.err)
@@ -32,7 +32,7 @@ func TestSeveralHaveProfilesOfTheSecond(t *testing.T) {
 	first, second := serve(t), serve(t)
 	for _, args := range [][]string{{"cupti", "kineto"}, {"cupti", "xla"}, {"cupti", "proton"}, {"cupti", "again"},
 		{"cupti", "early"}, {"cupti_objects"}, {"cupti_graphs"}} {
-		p := start(t, onTrial(first.addr+","+second.addr, "CUDA_VISIBLE_DEVICES=1", "LD_PRELOAD="+lib+"/libscuda.so"),
+		p := start(t, clientEnv(first.addr+","+second.addr, "CUDA_VISIBLE_DEVICES=1", "LD_PRELOAD="+lib+"/libscuda.so"),
 			program(args[0]), append(append([]string{kernels}, args[1:]...), "libcupti.so.13")...)
 		if code := p.wait(patience); code != 0 {
 			t.Errorf("%v: exit status %d\n%s%s", args, code, p.out, p.err)
@@ -47,7 +47,7 @@ func TestSeveralHaveTimelines(t *testing.T) {
 		t.Run(library, func(t *testing.T) {
 			beside(t)
 			_, _, list := two(t)
-			x := traceWith(t, onTrial(list), 0, "several_cupti", kernels, library)
+			x := traceWith(t, clientEnv(list), 0, "several_cupti", kernels, library)
 			rounds := 1
 			if library != "none" {
 				rounds = 2

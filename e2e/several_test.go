@@ -94,20 +94,6 @@ func TestSeveralAreAsked(t *testing.T) {
 	user.wait(patience)
 }
 
-// CUDA with several servers says what to do instead.
-func TestSeveralHaveNoCUDA(t *testing.T) {
-	_, _, list := two(t)
-	p := start(t, clientEnv(list), program("init"))
-	p.wait(patience)
-	if out := p.out.String(); !strings.HasPrefix(out, "cuInit = 801\ncuInit = 801\n") {
-		t.Errorf("%s", out)
-	}
-	if errs := p.err.String(); strings.Count(errs, "CUDA with several servers in one program is not supported yet") != 1 ||
-		!strings.Contains(errs, "scuda run --spread") {
-		t.Errorf("%s", errs)
-	}
-}
-
 // NVML shows the GPUs of all servers one behind the other, each is found by its names, and two of two servers have no
 // connection.
 func TestSeveralShowTheirGPUs(t *testing.T) {
@@ -267,11 +253,6 @@ func TestSeveralWithTLS(t *testing.T) {
 	}
 }
 
-// onTrial lets CUDA begin with several servers.
-func onTrial(list string, more ...string) []string {
-	return clientEnv(list, append([]string{"SCUDA_TRIAL=several"}, more...)...)
-}
-
 // A program that sees the GPU of the last of two servers alone runs as with one server.
 func TestSeveralRunPrograms(t *testing.T) {
 	first, second := serve(t), serve(t)
@@ -282,7 +263,7 @@ func TestSeveralRunPrograms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			beside(t)
 			want := first.prints(t, name)
-			env := onTrial(first.addr+","+second.addr, "CUDA_VISIBLE_DEVICES=1")
+			env := clientEnv(first.addr+","+second.addr, "CUDA_VISIBLE_DEVICES=1")
 			p := start(t, env, program(name), kernels)
 			p.stdin.Close()
 			if code := p.wait(patience); code != 0 {
@@ -310,7 +291,7 @@ func TestSeveralRunTheRuntime(t *testing.T) {
 			}
 			return p.out.String()
 		}
-		want, got := run(first.env()), run(onTrial(first.addr+","+second.addr), "1")
+		want, got := run(first.env()), run(clientEnv(first.addr+","+second.addr), "1")
 		if diff := cmp.Diff(lines(want), lines(got)); diff != "" {
 			t.Errorf("%s: with one server (-), on the second of two (+):\n%s", library, diff)
 		}
@@ -320,7 +301,7 @@ func TestSeveralRunTheRuntime(t *testing.T) {
 // A program uses the GPUs of two servers. When one of them is gone it goes on with the other's.
 func TestSeveralShareAProgram(t *testing.T) {
 	first, second, list := two(t)
-	p := start(t, onTrial(list, "SCUDA_RESUME=0"), program("several"), kernels,
+	p := start(t, clientEnv(list, "SCUDA_RESUME=0"), program("several"), kernels,
 		fmt.Sprintf("kill -9 %d", second.cmd.Process.Pid))
 	p.stdin.Close()
 	if code := p.wait(patience); code != 0 || p.out.String() != "two servers\none server\n" {
@@ -340,7 +321,7 @@ func TestSeveralShareAProgram(t *testing.T) {
 // Kernels of both servers use the same pinned memory, in turns and at once. With one server it is the same.
 func TestSeveralUsePinned(t *testing.T) {
 	first, second, list := two(t)
-	for _, env := range [][]string{first.env(), onTrial(list)} {
+	for _, env := range [][]string{first.env(), clientEnv(list)} {
 		p := start(t, env, program("several_pinned"), kernels)
 		p.stdin.Close()
 		if code := p.wait(patience); code != 0 || p.out.String() != "pinned memory of two servers\n" {
@@ -357,7 +338,7 @@ func TestSeveralUseManaged(t *testing.T) {
 		t.Run(pager, func(t *testing.T) {
 			beside(t)
 			_, second, list := two(t)
-			p := start(t, onTrial(list, "SCUDA_PAGER="+pager), program("several_managed"), kernels)
+			p := start(t, clientEnv(list, "SCUDA_PAGER="+pager), program("several_managed"), kernels)
 			p.stdin.Close()
 			if code := p.wait(patience); code != 0 || p.out.String() != want {
 				t.Errorf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
@@ -376,7 +357,7 @@ func TestSeveralManagedRandom(t *testing.T) {
 		t.Run(pager, func(t *testing.T) {
 			beside(t)
 			_, second, list := two(t)
-			p := start(t, onTrial(list, "SCUDA_PAGER="+pager, "SCUDA_RESUME=0"), program("several_managed_random"), kernels,
+			p := start(t, clientEnv(list, "SCUDA_PAGER="+pager, "SCUDA_RESUME=0"), program("several_managed_random"), kernels,
 				fmt.Sprint(100*i+1), "30", fmt.Sprintf("kill -9 %d", second.cmd.Process.Pid))
 			p.stdin.Close()
 			if code := p.wait(patience); code != 0 || p.out.String() != "30 programs\none server\n" {
@@ -393,7 +374,7 @@ func TestSeveralManagedRandom(t *testing.T) {
 // and a block of it comes back when the CPU reads.
 func TestSeveralManagedStays(t *testing.T) {
 	_, _, list := two(t)
-	p := start(t, onTrial(list, "SCUDA_LOG=info"), program("several_managed"), kernels, "apart")
+	p := start(t, clientEnv(list, "SCUDA_LOG=info"), program("several_managed"), kernels, "apart")
 	p.stdin.Close()
 	if code := p.wait(patience); code != 0 {
 		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
@@ -412,7 +393,7 @@ func TestSeveralManagedStays(t *testing.T) {
 // Work of two processes is in order on each server. What a process asks of the other server delays nobody.
 func TestSeveralKeepOrder(t *testing.T) {
 	first, second, list := two(t)
-	p := start(t, onTrial(list, "CUDA_VISIBLE_DEVICES=2,0"), program("ipc_order"), kernels, "both")
+	p := start(t, clientEnv(list, "CUDA_VISIBLE_DEVICES=2,0"), program("ipc_order"), kernels, "both")
 	if code := p.wait(patience); code != 0 {
 		t.Errorf("exit status %d\n%s%s", code, p.out, p.err)
 	}
@@ -440,7 +421,7 @@ func TestSeveralResume(t *testing.T) {
 			for k, s := range []*server{first, second} {
 				proxies = append(proxies, s.through(t, chaos.Config{Harm: mostlyCut(uint64(100*k + i))}))
 			}
-			p := start(t, onTrial(proxies[0].Address()+","+proxies[1].Address(), visible), program(name),
+			p := start(t, clientEnv(proxies[0].Address()+","+proxies[1].Address(), visible), program(name),
 				append([]string{kernels}, timesOf(name)...)...)
 			p.stdin.Close()
 			if code := p.wait(patience); code != 0 || p.out.String() != want {
@@ -456,7 +437,7 @@ func TestSeveralResume(t *testing.T) {
 // What a client counts of its sessions is told apart by their servers.
 func TestSeveralHaveMetrics(t *testing.T) {
 	first, second, list := two(t)
-	p := start(t, onTrial(list, "SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info", "CUDA_VISIBLE_DEVICES=2"),
+	p := start(t, clientEnv(list, "SCUDA_METRICS=127.0.0.1:0", "SCUDA_LOG=info", "CUDA_VISIBLE_DEVICES=2"),
 		program("metered"), kernels)
 	url := p.await(p.err, `url=(http://\S+/metrics)`)[1]
 	p.await(p.out, "ready")

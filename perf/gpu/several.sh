@@ -15,7 +15,6 @@ set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) root=$(cd "$here/../.." && pwd)
 out=${OUT:-$(mktemp -d)} work=$(mktemp -d) failed=0
 run=$here/run.sh
-export SCUDA_TRIAL=several
 
 verdict() { # NAME RC
   if [ "$2" = 0 ]; then echo "$1: right"; else echo "$1: FAILS ($2)"; failed=1; fi

@@ -8,7 +8,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -70,11 +69,6 @@ func open(shared *session.Shared) int32 {
 	tellLost(shared)
 	transport.KeepHigh()
 	c, err := config.ReadClient()
-	if errors.Is(err, config.ErrSeveral) {
-		notConnected(log, "CUDA with several servers in one program is not supported yet (CUDA_ERROR_NOT_SUPPORTED): "+
-			"name one (SCUDA_SERVER, scuda use), or give each rank one with scuda run --spread")
-		return session.NotSupported
-	}
 	if err != nil {
 		return notConnected(log, err.Error())
 	}

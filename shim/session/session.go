@@ -51,7 +51,6 @@ const (
 	InvalidImage   int32 = 200
 	NoBinary       int32 = 209
 	NotFound       int32 = 500
-	NotSupported   int32 = 801 // several servers are configured
 	SystemNotReady int32 = 802 // the server never answered
 	spin                 = 50 * time.Microsecond
 	spinAwaited          = time.Millisecond // of the sender, while a thread waits
