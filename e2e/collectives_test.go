@@ -154,12 +154,16 @@ func TestRanksAreSpread(t *testing.T) {
 	}
 }
 
-// One process has a rank on each of a server's GPUs, begun in one group, and calls for all of them in one group.
+// One process has a rank on each of a server's GPUs, begun in one group, and calls for all of them in one group. So it
+// is with the GPUs of two servers.
 func TestCommunicatorsOfOneProcess(t *testing.T) {
-	s := collectiveServerOf(t, "3", trusted...)
-	p := start(t, preloaded(s), program("communicators"), kernels, "several", "0", "3")
-	if code := p.wait(patience); code != 0 {
-		t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+	one, other := collectiveServerOf(t, "2", trusted...), collectiveServerOf(t, "1", trusted...)
+	for _, list := range []string{collectiveServerOf(t, "3", trusted...).addr, one.addr + "," + other.addr} {
+		p := start(t, []string{"SCUDA_SERVER=" + list, "LD_PRELOAD=" + lib + "/libscuda.so", "LD_LIBRARY_PATH=" + lib},
+			program("communicators"), kernels, "several", "0", "3")
+		if code := p.wait(patience); code != 0 {
+			t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
+		}
 	}
 }
 

@@ -44,9 +44,10 @@ var privateTables = []privateTable{
 		9: "scuda_profile_objects", 10: "scuda_profile_log", 11: "scuda_profile_number",
 		12: "scuda_profile_next"}},
 	// likewise, for our libnccl.so.2 (calls/collective.h)
-	{name: "COLLECTIVE", id: "2e915c087ad34bf68d1460be39c7f25a", words: 5, slots: map[int]string{
-		1: "scuda_collective_serves", 2: "scuda_collective_offered", 3: "scuda_collective_ask",
-		4: "scuda_collective_enqueue"}},
+	{name: "COLLECTIVE", id: "2e915c087ad34bf68d1460be39c7f25a", words: 8, slots: map[int]string{
+		1: "scuda_collective_serves", 2: "scuda_collective_offered", 3: "scuda_collective_servers",
+		4: "scuda_collective_server_of", 5: "scuda_collective_ask", 6: "scuda_collective_check",
+		7: "scuda_collective_enqueue"}},
 	{name: "TPC_MAP", id: "1734dc26800d47458726c0f1e7dd8bca", words: 17,
 		slots: map[int]string{4: "scuda_tpc_map", 13: "scuda_tpc_free"}},
 }

@@ -215,12 +215,82 @@ static void aborting_shrink(void) {
 }
 
 // A rank on each device, in one thread.
+enum { MOST_DEVICES = 8 };
+static ncclComm_t comms[MOST_DEVICES], parts[MOST_DEVICES];
+static CUcontext contexts[MOST_DEVICES];
+static CUstream streams[MOST_DEVICES];
+static CUdeviceptr at[MOST_DEVICES];
+
+static void give_each(int count) {
+  for (int i = 0; i < count; i++) {
+    float v = (float)(1 << i);
+    CK(cuCtxSetCurrent(contexts[i]));
+    CK(cuMemcpyHtoDAsync(at[i], &v, sizeof v, streams[i]));
+  }
+}
+
+static void all_have(int count, float want) {
+  for (int i = 0; i < count; i++) {
+    float got = -1;
+    CK(cuCtxSetCurrent(contexts[i]));
+    CK(cuMemcpyDtoHAsync(&got, at[i] + 8, sizeof got, streams[i]));
+    CK(cuStreamSynchronize(streams[i]));
+    CHECK(got == want, "rank %d has %g, want %g", i, got, want);
+  }
+}
+
+// What the last call of a group is answered where the ranks add up what they have.
+static int add_up(int count, const int *op) {
+  NCCL(ncclGroupStart());
+  for (int i = 0; i < count; i++)
+    ncclAllReduce((void *)at[i], (void *)(at[i] + 8), 1, ncclFloat32, op ? op[i] : ncclSum, comms[i], streams[i]);
+  return ncclGroupEnd();
+}
+
+static void begin_all(int count) {
+  ncclUniqueId id;
+  NCCL(ncclGetUniqueId(&id));
+  NCCL(ncclGroupStart());
+  for (int i = 0; i < count; i++) {
+    CK(cuCtxSetCurrent(contexts[i]));
+    NCCL(ncclCommInitRank(&comms[i], count, id, i));
+  }
+  NCCL(ncclGroupEnd());
+}
+
+// The ranks of a part are in the opposite order: its first one is the last.
+static void split_all(int count) {
+  NCCL(ncclGroupStart());
+  for (int i = 0; i < count; i++) NCCL(commSplit(comms[i], 0, count - i, &parts[i], NULL));
+  NCCL(ncclGroupEnd());
+  NCCL(ncclGroupStart());
+  for (int i = 0; i < count; i++)
+    NCCL(ncclBroadcast((void *)at[i], (void *)(at[i] + 8), 1, ncclFloat32, 0, parts[i], streams[i]));
+  NCCL(ncclGroupEnd());
+  all_have(count, (float)(1 << (count - 1)));
+  for (int i = 0; i < count; i++) NCCL(ncclCommDestroy(parts[i]));
+}
+
+static void reduce_doubled(int count) {
+  int ops[MOST_DEVICES];
+  float two = 2;
+  for (int i = 0; i < count; i++) NCCL(makePreMulSum(&ops[i], &two, ncclFloat32, ON_HOST, comms[i]));
+  NCCL(add_up(count, ops));
+  for (int i = 0; i < count; i++) NCCL(redOpDestroy(ops[i], comms[i]));
+  all_have(count, (float)(2 * ((1 << count) - 1)));
+}
+
+// Of a group with a call that is refused nothing is carried out, and no rank waits for another.
+static void refuse(int count) {
+  CUgraph graph;
+  CK(cuCtxSetCurrent(contexts[count - 1]));
+  CK(cuStreamBeginCapture_v2(streams[count - 1], CU_STREAM_CAPTURE_MODE_RELAXED));
+  WANT(add_up(count, NULL), ncclInvalidUsage);
+  CK(cuStreamEndCapture(streams[count - 1], &graph));
+  CK(cuGraphDestroy(graph));
+}
+
 static void several(int count) {
-  enum { MOST_DEVICES = 8 };
-  ncclComm_t comms[MOST_DEVICES];
-  CUcontext contexts[MOST_DEVICES];
-  CUstream streams[MOST_DEVICES];
-  CUdeviceptr at[MOST_DEVICES];
   int devices = 0, n;
   CK(cuDeviceGetCount(&devices));
   CHECK(devices == count, "%d devices", devices);
@@ -231,39 +301,25 @@ static void several(int count) {
     CK(cuMemAlloc(&at[i], 4096));
   }
   for (int round = 0; round < 2; round++) {
-    if (round) {
-      ncclUniqueId id;
-      NCCL(ncclGetUniqueId(&id));
-      NCCL(ncclGroupStart());
-      for (int i = 0; i < count; i++) {
-        CK(cuCtxSetCurrent(contexts[i]));
-        NCCL(ncclCommInitRank(&comms[i], count, id, i));
-      }
-      NCCL(ncclGroupEnd());
-    } else {
-      NCCL(commInitAll(comms, count, NULL));
+    if (round) begin_all(count);
+    else NCCL(commInitAll(comms, count, NULL));
+    for (int i = 0; i < count; i++) {
+      NCCL(ncclCommCuDevice(comms[i], &n));
+      CHECK(n == i, "device %d, want %d", n, i);
     }
     for (int k = 0; k < 5; k++) {
-      for (int i = 0; i < count; i++) {
-        float v = (float)(1 << i);
-        NCCL(ncclCommCuDevice(comms[i], &n));
-        CHECK(n == i, "device %d, want %d", n, i);
-        CK(cuCtxSetCurrent(contexts[i]));
-        CK(cuMemcpyHtoDAsync(at[i], &v, sizeof v, streams[i]));
-      }
-      NCCL(ncclGroupStart());
-      for (int i = 0; i < count; i++)
-        NCCL(ncclAllReduce((void *)at[i], (void *)(at[i] + 8), 1, ncclFloat32, ncclSum, comms[i], streams[i]));
-      NCCL(ncclGroupEnd());
-      for (int i = 0; i < count; i++) {
-        float got = -1;
-        CK(cuCtxSetCurrent(contexts[i]));
-        CK(cuMemcpyDtoHAsync(&got, at[i] + 8, sizeof got, streams[i]));
-        CK(cuStreamSynchronize(streams[i]));
-        CHECK(got == (float)((1 << count) - 1), "rank %d has a sum of %g", i, got);
-      }
+      give_each(count);
+      if (k == 2) refuse(count);
+      NCCL(add_up(count, NULL));
+      all_have(count, (float)((1 << count) - 1));
     }
-    for (int i = 0; i < count; i++) NCCL(ncclCommDestroy(comms[i]));
+    reduce_doubled(count);
+    split_all(count);
+    for (int i = 0; i < count; i++) {
+      NCCL(ncclCommGetAsyncError(comms[i], &n));
+      CHECK(n == ncclSuccess, "rank %d: asynchronous error %d", i, n);
+      NCCL(ncclCommDestroy(comms[i]));
+    }
   }
 }
 

@@ -32,10 +32,11 @@ int nccl_answered(int32_t driver, const struct nccl_answer *a, uint32_t got) {
   return a->head.result ? nccl_failed(a->head.result, a->text) : ncclSuccess;
 }
 
-int nccl_ask(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, struct nccl_answer *a) {
+int nccl_ask(uint32_t op, uint32_t server, uint64_t context, const void *payload, uint32_t bytes,
+             struct nccl_answer *a) {
   uint32_t got = 0;
   memset(a, 0, sizeof *a);
-  int32_t r = nccl_front->ask(op, context, payload, bytes, a, sizeof *a - 1, &got);
+  int32_t r = nccl_front->ask(op, server, context, payload, bytes, a, sizeof *a - 1, &got);
   return nccl_answered(r, a, got);
 }
 
@@ -97,7 +98,7 @@ int own_ncclGetUniqueId(void *id) {
   struct { struct wire_nccl_id head; char text[NCCL_TEXT]; } a;
   uint32_t got = 0;
   memset(&a, 0, sizeof a);
-  int32_t r = nccl_front->ask(OP_NCCL_UNIQUE_ID, 0, &m, sizeof m, &a, sizeof a - 1, &got);
+  int32_t r = nccl_front->ask(OP_NCCL_UNIQUE_ID, nccl_front->server_of(0), 0, &m, sizeof m, &a, sizeof a - 1, &got);
   if (r) return nccl_answered(r, NULL, 0);
   if (got < sizeof a.head) return nccl_failed(ncclInternalError, "the server's answer is malformed");
   if (a.head.result) return nccl_failed(a.head.result, a.text);
@@ -110,7 +111,7 @@ int own_ncclGetUniqueId(void *id) {
 static int end(const struct nccl_comm *c, uint32_t verb) {
   struct wire_nccl_end m = {.comm = c->number, .verb = verb};
   struct nccl_answer a;
-  int r = nccl_ask(OP_NCCL_END, 0, &m, sizeof m, &a);
+  int r = nccl_ask(OP_NCCL_END, c->server, 0, &m, sizeof m, &a);
   nccl_sent();
   return r;
 }
@@ -162,7 +163,7 @@ int own_ncclCommGetAsyncError(void *comm, void *state) {
     return ncclSuccess;
   }
   struct wire_nccl_state m = {.comm = c.number};
-  int r = nccl_ask(OP_NCCL_STATE, 0, &m, sizeof m, &a);
+  int r = nccl_ask(OP_NCCL_STATE, c.server, 0, &m, sizeof m, &a);
   if (!r) *(int *)state = (int)a.head.value;
   if (!r && a.head.value) nccl_failed((int)a.head.value, a.text);
   if (!r && !a.head.value) keep_well(comm, c.number, then, asked + FRESH);

@@ -58,7 +58,7 @@ static uint32_t settings(char *to, uint32_t room, uint32_t *count) {
   return at;
 }
 
-/* Whether the server carries NCCL out; why not. */
+/* Whether all servers carry NCCL out; why not. */
 static int offered(const char **why, struct nccl_answer *a) {
   int (*init)(unsigned) = (int (*)(unsigned))(void *)nccl_driver("cuInit");
   *why = "cuInit fails";
@@ -66,17 +66,17 @@ static int offered(const char **why, struct nccl_answer *a) {
   *why = "the server is of an older release";
   if (!nccl_front->offered()) return 0;
   static struct { struct wire_nccl_open head; char settings[WIRE_MAX_NCCL_SETTINGS]; } m; /* under the lock */
-  uint32_t got = 0;
   memset(&m, 0, sizeof m);
   m.head.setting_bytes = settings(m.settings, sizeof m.settings, &m.head.settings);
-  int32_t asked = nccl_front->ask(OP_NCCL_OPEN, 0, &m, (uint32_t)sizeof m.head + m.head.setting_bytes, a,
-                                  sizeof *a - 1, &got);
-  int r = nccl_answered(asked, a, got);
-  if (!r && *a->text)
-    scuda_log(SCUDA_WARN, "the server's NCCL does not take what these variables say: %s (docs/nccl.md says what it "
-              "takes)", a->text);
+  int r = 0;
+  for (uint32_t server = 0; server < nccl_front->servers() && !r; server++) {
+    r = nccl_ask(OP_NCCL_OPEN, server, 0, &m, (uint32_t)sizeof m.head + m.head.setting_bytes, a);
+    if (!r && *a->text)
+      scuda_log(SCUDA_WARN, "the server's NCCL does not take what these variables say: %s (docs/nccl.md says what it "
+                "takes)", a->text);
+    if (!server || (uint32_t)a->head.value < nccl_version) nccl_version = (uint32_t)a->head.value;
+  }
   *why = *a->text ? a->text : "the server does not answer as it should";
-  nccl_version = a->head.value;
   return !r;
 }
 

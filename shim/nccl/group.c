@@ -1,17 +1,26 @@
-/* Operations, alone and in groups: a group is collected here and goes to the server as one command. */
+/* Operations, alone and in groups: a group is collected here and goes to the server as one command, or to each of the
+ * servers that its communicators are of. */
 #define _GNU_SOURCE
 #include "nccl.h"
+#include "base/core.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct group {
-  uint32_t depth, count, room;
-  int result;                  /* the first failure of a call in the group */
-  uint64_t context;            /* of the first operation's communicator */
+/* Operations of one server. */
+struct part {
+  uint32_t count, room;
+  uint64_t context; /* of the first one's communicator */
   struct wire_nccl_operation *list;
+};
+struct ended { struct wire_nccl_reduction_end reduction; uint32_t server; };
+struct group {
+  uint32_t depth, count;
+  int result;                  /* the first failure of a call in the group */
+  struct part parts[SCUDA_SERVERS_MAX];
   struct nccl_start *starts;   /* communicators that begin with the group's end */
-  struct wire_nccl_reduction_end *ended; /* reductions that end with it */
+  struct ended *ended;         /* reductions that end with it */
   uint32_t ended_count, ended_room;
 };
 static __thread struct group group;
@@ -72,6 +81,15 @@ static void know(uint64_t kind) {
                         memory_order_relaxed);
 }
 
+static int refused(int32_t r, const struct nccl_answer *a, uint32_t got) {
+  switch (r) {
+  case CUDA_ERROR_NOT_PERMITTED: return nccl_failed(ncclInvalidUsage, "the buffers are not the GPU's own memory");
+  case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: return nccl_failed(ncclInvalidUsage, "the stream is captured");
+  case CUDA_ERROR_INVALID_HANDLE: return nccl_failed(ncclInvalidArgument, "the stream is none");
+  }
+  return nccl_answered(r, a, got);
+}
+
 static int send_operations(uint64_t context, const struct wire_nccl_operation *list, uint32_t count) {
   struct nccl_answer a;
   uint32_t got = 0;
@@ -80,18 +98,63 @@ static int send_operations(uint64_t context, const struct wire_nccl_operation *l
   memset(&a.head, 0, sizeof a.head);
   int32_t r = nccl_front->enqueue(context, list, count, sure, &a, sizeof a - 1, &got);
   nccl_sent();
-  switch (r) {
-  case CUDA_SUCCESS:
-    if (sure && !got) return ncclSuccess;
-    a.text[got < sizeof a.head ? 0 : got - sizeof a.head] = 0;
-    break;
-  case CUDA_ERROR_NOT_PERMITTED: return nccl_failed(ncclInvalidUsage, "the buffers are not the GPU's own memory");
-  case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: return nccl_failed(ncclInvalidUsage, "the stream is captured");
-  case CUDA_ERROR_INVALID_HANDLE: return nccl_failed(ncclInvalidArgument, "the stream is none");
-  }
-  int result = nccl_answered(r, &a, got);
+  if (!r && sure && !got) return ncclSuccess;
+  if (!r) a.text[got < sizeof a.head ? 0 : got - sizeof a.head] = 0;
+  int result = refused(r, &a, got);
   if (!result) know(kind);
   return result;
+}
+
+/* ---- of several servers ---- */
+
+struct sending {
+  pthread_mutex_t *gate;
+  const int *called_off;
+  const struct part *part;
+  int result;
+  pthread_t thread;
+};
+
+static void *send_part(void *argument) {
+  struct sending *s = argument;
+  pthread_mutex_lock(s->gate);
+  int off = *s->called_off;
+  pthread_mutex_unlock(s->gate);
+  if (!off) s->result = send_operations(s->part->context, s->part->list, s->part->count);
+  return NULL;
+}
+
+/* Ranks wait for each other within NCCL, so each server gets its part before any answer is waited for: by a thread of
+ * its own. All parts are sent or none, as the others' servers would wait for one that is missing. */
+static int send_parts(const struct part *parts, uint32_t servers) {
+  pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+  struct sending list[SCUDA_SERVERS_MAX] = {{0}};
+  int called_off = 0, result = ncclSuccess;
+  for (uint32_t i = 0; i < servers; i++) {
+    int32_t r = nccl_front->check(parts[i].list, parts[i].count);
+    if (r) return refused(r, NULL, 0);
+  }
+  pthread_mutex_lock(&gate);
+  for (uint32_t i = 0; i < servers && !called_off; i++) {
+    if (!parts[i].count) continue;
+    list[i] = (struct sending){&gate, &called_off, &parts[i], ncclSuccess, 0};
+    called_off = pthread_create(&list[i].thread, NULL, send_part, &list[i]);
+    if (called_off) list[i].thread = 0;
+  }
+  pthread_mutex_unlock(&gate);
+  for (uint32_t i = 0; i < servers; i++) {
+    if (list[i].thread) pthread_join(list[i].thread, NULL);
+    if (!result) result = list[i].result;
+  }
+  pthread_mutex_destroy(&gate);
+  return called_off ? nccl_failed(ncclSystemError, "no thread for a server's part of a group") : result;
+}
+
+static int send_group(const struct group *g) {
+  const struct part *p = g->parts;
+  while (!p->count) p++;
+  if (p->count == g->count) return send_operations(p->context, p->list, p->count);
+  return send_parts(g->parts, nccl_front->servers());
 }
 
 /* A list with room for one more; NULL: there is none. */
@@ -103,13 +166,15 @@ static void *with_room(void *list, uint32_t count, uint32_t *room, size_t size) 
   return grown;
 }
 
-/* Into the list; 0: there is no room. */
-static int add(const struct wire_nccl_operation *o) {
-  struct group *g = &group;
-  void *list = with_room(g->list, g->count, &g->room, sizeof *g->list);
+/* Into the list of the communicator's server; 0: there is no room. */
+static int add(const struct nccl_comm *c, const struct wire_nccl_operation *o) {
+  struct part *p = &group.parts[c->server];
+  void *list = with_room(p->list, p->count, &p->room, sizeof *p->list);
   if (!list) return 0;
-  g->list = list;
-  g->list[g->count++] = *o;
+  p->list = list;
+  if (!p->count) p->context = c->context;
+  p->list[p->count++] = *o;
+  group.count++;
   return 1;
 }
 
@@ -122,8 +187,7 @@ static int operate(uint32_t function, const void *comm, struct wire_nccl_operati
   o.comm = c.number;
   if (!group.depth) return send_operations(c.context, &o, 1);
   if (group.count == WIRE_MAX_NCCL_OPERATIONS) return nccl_refused_part(&many, function, "8192 more of one group");
-  if (!group.count) group.context = c.context;
-  return add(&o) ? ncclSuccess : nccl_note(nccl_failed(ncclSystemError, "out of memory"));
+  return add(&c, &o) ? ncclSuccess : nccl_note(nccl_failed(ncclSystemError, "out of memory"));
 }
 
 #define ADDRESS(p) ((uint64_t)(uintptr_t)(p))
@@ -175,14 +239,14 @@ int own_ncclRedOpCreatePreMulSum(void *op, void *scalar, int type, int residence
     m.scalar = 0;
     memcpy(&m.scalar, scalar, element_bytes[type]);
   }
-  int r = nccl_ask(OP_NCCL_REDUCTION, c.context, &m, sizeof m, &a);
+  int r = nccl_ask(OP_NCCL_REDUCTION, c.server, c.context, &m, sizeof m, &a);
   if (!r) *(int *)op = (int)a.head.value;
   return nccl_note(r);
 }
 
-static int end_reduction(const struct wire_nccl_reduction_end *m) {
+static int end_reduction(const struct ended *e) {
   struct nccl_answer a;
-  return nccl_ask(OP_NCCL_REDUCTION_END, 0, m, sizeof *m, &a);
+  return nccl_ask(OP_NCCL_REDUCTION_END, e->server, 0, &e->reduction, sizeof e->reduction, &a);
 }
 
 /* Operations of the group may use it, which are not under way before its end. */
@@ -190,7 +254,7 @@ int own_ncclRedOpDestroy(int op, void *comm) {
   struct group *g = &group;
   struct nccl_comm c;
   if (!nccl_comm_of(comm, &c)) return nccl_note(nccl_bad_comm());
-  struct wire_nccl_reduction_end m = {.comm = c.number, .reduction = (uint32_t)op};
+  struct ended m = {{.comm = c.number, .reduction = (uint32_t)op}, c.server};
   if (!g->depth) return end_reduction(&m);
   void *list = with_room(g->ended, g->ended_count, &g->ended_room, sizeof m);
   if (!list) return nccl_note(nccl_failed(ncclSystemError, "out of memory"));
@@ -215,9 +279,9 @@ int own_ncclGroupEnd(void) {
   int r = mine.result;
   if (r) nccl_drop(mine.starts);
   else r = nccl_begin(mine.starts);
-  if (!r && mine.count) r = send_operations(mine.context, mine.list, mine.count);
+  if (!r && mine.count) r = send_group(&mine);
   for (uint32_t i = 0; i < mine.ended_count; i++) end_reduction(&mine.ended[i]);
-  free(mine.list);
+  for (uint32_t i = 0; i < SCUDA_SERVERS_MAX; i++) free(mine.parts[i].list);
   free(mine.ended);
   return r;
 }

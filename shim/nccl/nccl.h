@@ -33,13 +33,14 @@ struct nccl_answer { struct wire_nccl_result head; char text[NCCL_TEXT]; };
 int nccl_answered(int32_t driver, const struct nccl_answer *a, uint32_t got);
 int nccl_failed(int result, const char *text);
 /* Asks for a call of NCCL; the text in the answer ends with a NUL. */
-int nccl_ask(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, struct nccl_answer *);
+int nccl_ask(uint32_t op, uint32_t server, uint64_t context, const void *payload, uint32_t bytes, struct nccl_answer *);
 
 /* ---- communicators (comm.c) ---- */
 struct nccl_comm {
   struct nccl_comm *next;
   uint64_t number, context;
   int rank, ranks, device;
+  uint32_t server;     /* the one that has it, of those that the program has */
   uint64_t well_sent;  /* all was well when so many lists of operations had been sent, */
   int64_t well_until;  /* and counts as well until then, in ns of CLOCK_MONOTONIC; 0: not known */
 };

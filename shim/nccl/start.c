@@ -122,10 +122,11 @@ static int begin(struct nccl_start *s) {
   struct nccl_answer a;
   uint32_t got = 0;
   if (s->op == OP_NCCL_INIT) {
-    int r = nccl_ask(s->op, s->comm->context, s->payload, s->bytes, &a);
+    int r = nccl_ask(s->op, s->comm->server, s->comm->context, s->payload, s->bytes, &a);
     if (r) return r;
   } else {
-    int32_t r = nccl_front->ask(s->op, s->comm->context, s->payload, s->bytes, &part, sizeof part - 1, &got);
+    int32_t r = nccl_front->ask(s->op, s->comm->server, s->comm->context, s->payload, s->bytes, &part, sizeof part - 1,
+                                &got);
     if (r) return nccl_answered(r, NULL, 0);
     if (got < sizeof part.head) return nccl_failed(ncclInternalError, "the server's answer is malformed");
     if (part.head.result) return nccl_failed(part.head.result, part.text);
@@ -205,6 +206,7 @@ static int start_in(uint64_t context, int device, void **comm, int ranks, int ra
       new_start(comm, OP_NCCL_INIT, sizeof m + (size_t)count * sizeof *ids + sizeof hints + hints.name_bytes);
   if (!s) return out_of_memory();
   s->comm->context = context;
+  s->comm->server = nccl_front->server_of(context);
   s->comm->device = device;
   s->comm->rank = rank;
   s->comm->ranks = ranks;
@@ -275,6 +277,7 @@ static int part(void *parent, void **made, uint32_t verb, int color, int key, co
   struct nccl_start *s = new_start(made, OP_NCCL_SPLIT, sizeof m + sizeof hints + list + hints.name_bytes);
   if (!s) return out_of_memory();
   s->comm->context = of.context;
+  s->comm->server = of.server;
   s->comm->device = of.device;
   s->parent = m.comm = of.number;
   m.made = s->comm->number;

@@ -11,11 +11,15 @@ struct scuda_collective_table {
   uint64_t bytes;
   int32_t (*serves)(void);     /* not 0: a server is configured, so that calls go there */
   int32_t (*offered)(void);    /* there is a session, and its server knows the commands */
-  /* a command of wire.spec, nccl_…, in a context of the program's (0: none); CUresult */
-  int32_t (*ask)(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, void *reply, uint32_t cap,
-                 uint32_t *got);
-  /* nccl_group with so many operations; what is refused here is said in the log. Where the call is sure to wait for
-   * nobody, no answer is waited for, unless something else asks for one: *got is 0 then */
+  uint32_t (*servers)(void);   /* how many the program has */
+  uint32_t (*server_of)(uint64_t context); /* a number below that; 0: of what the thread has for its context */
+  /* a command of wire.spec, nccl_…, to a server, in a context of the program's there (0: none); CUresult */
+  int32_t (*ask)(uint32_t op, uint32_t server, uint64_t context, const void *payload, uint32_t bytes, void *reply,
+                 uint32_t cap, uint32_t *got);
+  /* whether operations name streams and buffers that a collective can have; what is refused is said in the log */
+  int32_t (*check)(const void *operations, uint32_t count);
+  /* nccl_group with so many operations, checked as by `check`. Where the call is sure to wait for nobody, no answer is
+   * waited for, unless something else asks for one: *got is 0 then */
   int32_t (*enqueue)(uint64_t context, const void *operations, uint32_t count, int32_t sure, void *reply, uint32_t cap,
                      uint32_t *got);
 };

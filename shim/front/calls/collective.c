@@ -1,4 +1,5 @@
 /* The front's side of our libnccl.so.2: its commands, and what the front has to know of the work that they bring. */
+#include "base/server.h"
 #include "calls/collective.h"
 #include "calls/profile.h"
 
@@ -7,9 +8,13 @@
 int32_t scuda_collective_serves(void) { return scuda_profile_serves(); }
 int32_t scuda_collective_offered(void) { return scuda_serving() && scuda_boot.collectives; }
 
-int32_t scuda_collective_ask(uint32_t op, uint64_t context, const void *payload, uint32_t bytes, void *reply,
-                             uint32_t cap, uint32_t *got) {
+uint32_t scuda_collective_servers(void) { return scuda_servers; }
+uint32_t scuda_collective_server_of(uint64_t context) { return context ? scuda_slot_server(context) : scuda_server(); }
+
+int32_t scuda_collective_ask(uint32_t op, uint32_t server, uint64_t context, const void *payload, uint32_t bytes,
+                             void *reply, uint32_t cap, uint32_t *got) {
   *got = 0;
+  struct scuda_visit v = scuda_visit(server, context);
   struct scuda_self self = scuda_self_begin(context);
   struct scuda_cmd c;
   int32_t r = scuda_begin(&c, op, SCUDA_ANSWER, bytes);
@@ -18,6 +23,7 @@ int32_t scuda_collective_ask(uint32_t op, uint64_t context, const void *payload,
     r = scuda_call(&c, reply, cap, got);
   }
   scuda_self_end(self);
+  scuda_visit_end(v);
   return r;
 }
 
@@ -71,18 +77,24 @@ static int needs_answer(const struct wire_nccl_operation *o, uint32_t count) {
   return 0;
 }
 
-int32_t scuda_collective_enqueue(uint64_t context, const void *operations, uint32_t count, int32_t sure, void *reply,
-                                 uint32_t cap, uint32_t *got) {
+int32_t scuda_collective_check(const void *operations, uint32_t count) {
   const struct wire_nccl_operation *o = operations;
-  struct wire_nccl_group m = {.count = count};
-  *got = 0;
-  struct scuda_self self = scuda_self_begin(context);
   int32_t r = CUDA_SUCCESS;
   for (uint32_t i = 0; i < count && !r; i++) {
     r = check_stream(o[i].stream);
     if (!r) r = check_buffer(o[i].send);
     if (!r) r = check_buffer(o[i].recv);
   }
+  return r;
+}
+
+int32_t scuda_collective_enqueue(uint64_t context, const void *operations, uint32_t count, int32_t sure, void *reply,
+                                 uint32_t cap, uint32_t *got) {
+  const struct wire_nccl_operation *o = operations;
+  struct wire_nccl_group m = {.count = count};
+  *got = 0;
+  struct scuda_self self = scuda_self_begin(context);
+  int32_t r = scuda_collective_check(o, count);
   struct scuda_cmd c;
   uint32_t how = SCUDA_WORKS | (sure && !needs_answer(o, count) ? 0 : SCUDA_ANSWER);
   if (!r) r = scuda_begin(&c, OP_NCCL_GROUP, how, sizeof m + count * sizeof *o);
