@@ -5,8 +5,8 @@
 #
 #   - whether the driver keeps to each of four parts of the addresses (windows.c), natively
 #   - e2e/programs/several*.c: both servers by turns and together, pinned and unified memory, a profile
-#   - PyTorch on both devices: results, copies between them, a profile; where there are two GPUs nn.DataParallel with
-#     NCCL in one process
+#   - PyTorch on both devices: results, copies between them, a profile
+#   - where there are two GPUs: nn.DataParallel and JAX on both, with NCCL in one process, as natively
 #   - nvidia-smi over both
 #   - the cases of check.py that are named (none: of suite pr1) on the second of the two, compared with native runs
 #
@@ -149,13 +149,40 @@ torch.cuda.nccl.all_reduce(t)
 assert all(bool((v == 3).all()) for v in t), t
 print([x.hex() for x in losses])
 P
+cat >"$work/jax_on_both.py" <<'P'
+import functools
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+assert jax.device_count() == 2, jax.devices()
+x = np.arange(2048, dtype=np.float32).reshape(2, 1024)
+y = jax.pmap(lambda v: jax.lax.psum(v * 2, "i"), axis_name="i")(x)
+assert (np.asarray(y) == 2 * x.sum(axis=0)).all()
+mesh = Mesh(np.array(jax.devices()), ("data",))
+split, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+w = jax.device_put(jnp.full((64, 64), 0.01), whole)
+data = jax.device_put(jnp.asarray(np.random.RandomState(1).randn(128, 64).astype(np.float32)), split)
+@functools.partial(jax.jit, out_shardings=(whole, whole))
+def step(w, d):
+    loss, g = jax.value_and_grad(lambda w: jnp.square(jnp.tanh(d @ w) - d).mean())(w)
+    return w - 0.5 * g, loss
+losses = []
+for _ in range(20):
+    w, loss = step(w, data)
+    losses.append(float(loss))
+assert losses[-1] < losses[0]
+print([v.hex() for v in losses])
+P
+both() { # NAME SCRIPT: the same natively, where there are two GPUs
+  timeout 120 "$run" native python3 "$work/$2" >"$out/$2.native" 2>/dev/null
+  REMOTE_DEVICES=0,1 timeout 120 "$run" remote python3 "$work/$2" >"$out/$2" 2>"$out/$2.err"
+  verdict "$1" $?
+  grep -v 'level=' "$out/$2.err" | tail -5
+  cmp "$out/$2.native" "$out/$2"
+  verdict "$1 as natively" $?
+}
 if [ "$gpus" -gt 1 ]; then
-  timeout 120 "$run" native python3 "$work/parallel.py" >"$out/parallel.native" 2>/dev/null
-  REMOTE_DEVICES=0,1 timeout 120 "$run" remote python3 "$work/parallel.py" >"$out/parallel" 2>"$out/parallel.err"
-  verdict "nn.DataParallel" $?
-  grep -v 'level=' "$out/parallel.err" | tail -5
-  cmp "$out/parallel.native" "$out/parallel"
-  verdict "nn.DataParallel as natively" $?
+  both nn.DataParallel parallel.py
+  XLA_PYTHON_CLIENT_PREALLOCATE=false both JAX jax_on_both.py
 fi
 
 [ $# -gt 0 ] || set -- --suite pr1
