@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"scuda.dev/scuda/internal/memfd"
+	"scuda.dev/scuda/internal/window"
 	"scuda.dev/scuda/sim/board"
 )
 
@@ -17,7 +18,7 @@ const (
 	arenaBase   = 0x4f0000000000
 	arenaStride = 1 << 42
 	arenaStep   = 1 << 40 // what is looked at next where something else lies there
-	arenaEnd    = 0x550000000000
+	arenaEnd    = window.High
 )
 
 // newArena reserves addresses for a device: four times its memory, so that fragments do not make it run short of

@@ -1,7 +1,7 @@
 //go:build scuda_guest
 
 // Package runtime is the poller of the Go runtime in libscuda-core.so, in the place of its own netpoll_epoll.go
-// (-overlay in shim/build.sh).
+// (overlay.sh).
 //
 // A guest must have no descriptors of its own. Programs close all that they do not know, daemons first of all, or
 // have reached their limit, and Go's own poller ends the process when its epoll descriptor is gone. Here goroutines
