@@ -1,6 +1,8 @@
 // Pinned memory that kernels read and write through the pointer that cuMemHostGetDevicePointer gives.
+#define _GNU_SOURCE
 #include "check.h"
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static CUfunction add;
 
@@ -77,6 +79,102 @@ static void pointers(CUstream s) {
   }
   CK(cuMemFree(table));
   CK(cuModuleUnload(m));
+}
+
+// A structure of parameters holds addresses that were looked at before: of memory that is mapped by now, of memory that
+// was freed, and of memory that came to where other memory had been, or to a page of which a part is mapped already.
+static void parameters(CUstream s) {
+  static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry within(.param .align 8 .b8 p[4000], .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v;\n"
+    "ld.param.u64 %a, [p+1608]; ld.param.u32 %v, [v];\nld.global.u32 %x, [%a]; add.u32 %x, %x, %v; "
+    "st.global.u32 [%a+4], %x; ret;\n}\n";
+  enum { PAGE = 4096, AT = 201 };
+  CUmodule m;
+  CUfunction f;
+  CK(cuModuleLoadData(&m, ptx));
+  CK(cuModuleGetFunction(&f, m, "within"));
+  struct { uint64_t word[500]; } table = {{0}};
+  uint32_t v, *words[3];
+  void *args[] = {&table, &v};
+  for (int i = 0; i < 3; i++) CK(cuMemHostAlloc((void **)&words[i], 2 * PAGE, 0));
+  // What was written between the question for the memory's address and the first launch, whatever it is.
+  CUdeviceptr at;
+  CK(cuMemHostGetDevicePointer(&at, words[0], 0));
+  memset(words[0], 0xff, 2 * PAGE);
+  table.word[AT] = at;
+  v = 5;
+  CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+  CK(cuStreamSynchronize(s));
+  CHECK(words[0][1] == 4, "written before the first launch: %u", words[0][1]);
+  for (int round = 0; round < 6; round++) {
+    uint32_t *to = words[round % 2];
+    for (int i = 0; i < 500; i++) table.word[i] = (uint64_t)(uintptr_t)words[i % 3] + i;
+    table.word[AT] = (uint64_t)(uintptr_t)to;
+    to[0] = v = round + 1;
+    CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+    if (round == 3) CK(cuMemFreeHost(words[2])); // from now on its addresses are stale
+    CK(cuStreamSynchronize(s));
+    CHECK(to[1] == 2 * v, "round %d: within a structure: %u", round, to[1]);
+  }
+  // The stale address comes to life, half a page at a time.
+  words[2] = mmap(words[2], PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  CHECK(words[2] != MAP_FAILED, "the address cannot be had again");
+  for (int half = 0; half < 2; half++) {
+    uint32_t *to = words[2] + half * PAGE / 8;
+    CK(cuMemHostRegister(to, PAGE / 2, 0));
+    for (int round = 0; round < 3; round++) {
+      table.word[AT] = (uint64_t)(uintptr_t)to;
+      to[0] = v = 10 * half + round + 1;
+      CK(cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
+      CK(cuStreamSynchronize(s));
+      CHECK(to[1] == 2 * v, "half %d, round %d: registered where memory was freed: %u", half, round, to[1]);
+    }
+  }
+  for (int half = 0; half < 2; half++) CK(cuMemHostUnregister(words[2] + half * PAGE / 8));
+  CK(cuModuleUnload(m));
+  for (int i = 0; i < 2; i++) CK(cuMemFreeHost(words[i]));
+  munmap(words[2], PAGE);
+}
+
+// Memory whose blocks are alike, as new memory's are, of which the program and the GPU change some, mostly into such
+// as others are.
+static void alike(CUstream s, int blocks) {
+  enum { BLOCK = 1024 };
+  int n = blocks * BLOCK + 25;
+  float *p, *model = calloc(n, sizeof *p), *got = malloc(n * sizeof *p);
+  CUdeviceptr dp, out;
+  CK(cuMemHostAlloc((void **)&p, n * sizeof *p, CU_MEMHOSTALLOC_DEVICEMAP));
+  CK(cuMemHostGetDevicePointer(&dp, p, 0));
+  CK(cuMemAlloc(&out, n * sizeof *p));
+  uint32_t seed = 1;
+  for (int round = 0; round < 60; round++) {
+    for (int block = 0; block <= blocks; block++) {
+      seed = seed * 1664525 + 1013904223;
+      int from = block * BLOCK, many = n - from < BLOCK ? n - from : BLOCK;
+      float value = (float)(seed >> 20 & 1);
+      uint32_t bits;
+      memcpy(&bits, &value, 4);
+      switch (seed >> 28) {
+      case 0: many = 1; // and on
+      case 1: case 2: case 3: case 4:
+        for (int i = 0; i < many; i++) p[from + i] = model[from + i] = value;
+        break;
+      case 5: // the program may change other blocks before the wait
+        CK(cuMemsetD32Async(dp + 4ull * from, bits, many, s));
+        for (int i = 0; i < many; i++) model[from + i] = value;
+      }
+    }
+    run(dp, dp, out, n, s);
+    CK(cuStreamSynchronize(s));
+    CK(cuMemcpyDtoH(got, out, n * sizeof *p));
+    for (int i = 0; i < n; i++)
+      CHECK(p[i] == model[i] && got[i] == 2 * model[i], "blocks alike, round %d: [%d] = %g, twice it %g, not %g", round,
+            i, p[i], got[i], model[i]);
+  }
+  CK(cuMemFree(out));
+  CK(cuMemFreeHost(p));
+  free(model);
+  free(got);
 }
 
 int main(int argc, char **argv) {
@@ -193,6 +291,9 @@ int main(int argc, char **argv) {
   free(model);
   CK(cuMemFreeHost(large));
   pointers(s);
+  parameters(s);
+  alike(s, 15);
+  alike(s, 40);
   latch(s);
   // Freeing waits for what still uses the memory.
   enum { HUGE = 48 << 20 };

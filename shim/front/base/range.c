@@ -62,6 +62,16 @@ int scuda_ranges_overlap(struct scuda_ranges *t, uint64_t p, uint64_t bytes) {
   return hit;
 }
 
+int scuda_ranges_all(struct scuda_ranges *t, uint64_t p, uint64_t bytes, uint32_t flag) {
+  scuda_lock(&t->lock);
+  const struct scuda_range *r = containing(t, p);
+  int all = !r || r->flags & flag;
+  for (uint32_t i = behind(t, p); all && i < t->count && t->list[i].start - p < bytes; i++)
+    all = (t->list[i].flags & flag) != 0;
+  scuda_unlock(&t->lock);
+  return all;
+}
+
 int scuda_ranges_remove(struct scuda_ranges *t, uint64_t start, struct scuda_range *out) {
   scuda_lock(&t->lock);
   struct scuda_range *r = containing(t, start);

@@ -27,6 +27,8 @@ struct scuda_ranges {
 int scuda_ranges_add(struct scuda_ranges *t, const struct scuda_range *r);  /* 0: no memory */
 int scuda_ranges_find(struct scuda_ranges *t, uint64_t p, struct scuda_range *out);
 int scuda_ranges_overlap(struct scuda_ranges *t, uint64_t p, uint64_t bytes);
+/* All ranges that reach into [p, p + bytes) have the flag. */
+int scuda_ranges_all(struct scuda_ranges *t, uint64_t p, uint64_t bytes, uint32_t flag);
 int scuda_ranges_remove(struct scuda_ranges *t, uint64_t start, struct scuda_range *out);  /* by its exact start */
 void scuda_ranges_mark(struct scuda_ranges *t, int (*which)(const struct scuda_range *, uint64_t), uint64_t arg,
                        uint32_t flags);

@@ -12,11 +12,12 @@
 
 enum { BLOCK = 4096, RUN_MAX = 65536 };
 
-/* sent: once, so that the server's is ours */
+/* like, for each block: the shadow is equal to that of the block before it. sent: all of it, once, so that the server's
+ * is ours; until then the shadow says nothing */
 struct mapped {
   struct mapped *next;
   uint64_t start, bytes, device;
-  uint8_t *shadow, *incoming;
+  uint8_t *shadow, *incoming, *like;
   int sent;
   uint32_t server;
 };
@@ -61,9 +62,28 @@ static int32_t arrived(struct launches *of) {
   return r;
 }
 
+static uint64_t block_bytes(const struct mapped *m, uint64_t at) {
+  return m->bytes - at < BLOCK ? m->bytes - at : BLOCK;
+}
+
+/* The shadow's bytes from a place on have changed. */
+static void shadowed(struct mapped *m, uint64_t from, uint64_t bytes) {
+  for (uint64_t at = from / BLOCK * BLOCK; at < m->bytes && at < from + bytes + BLOCK; at += BLOCK)
+    m->like[at / BLOCK] = at && !memcmp(m->shadow + at, m->shadow + at - BLOCK, block_bytes(m, at));
+}
+
+/* Whether a block is to be sent. Comparing takes as long as memory takes to give what is compared. Of equal
+ * blocks, such as those that nobody has written yet, the first one's shadow serves for all: it stays in the nearest
+ * cache. For blocks in their order; *first is NULL for the first. */
+static int differs(const struct mapped *m, uint64_t at, const uint8_t **first) {
+  if (SCUDA_UNLIKELY(!m->sent)) return 1;
+  if (!*first || !m->like[at / BLOCK]) *first = m->shadow + at;
+  return memcmp((const uint8_t *)(uintptr_t)m->start + at, *first, block_bytes(m, at)) != 0;
+}
+
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address) {
   struct mapped *m = malloc(sizeof *m);
-  uint8_t *shadow = malloc(2 * bytes);
+  uint8_t *shadow = calloc(1, 2 * bytes + (bytes + BLOCK - 1) / BLOCK);
   struct wire_host_map request = {start, bytes};
   struct wire_global_info reply = {0};
   struct scuda_cmd c;
@@ -77,10 +97,7 @@ int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address)
     free(shadow);
     return r;
   }
-  /* What lies in the new memory is unknown: everything differs from the shadow, so that the next launch sends it
-   * all. */
-  for (uint64_t i = 0; i < bytes; i++) shadow[i] = (uint8_t)~((const uint8_t *)(uintptr_t)start)[i];
-  *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes, 0, c.server};
+  *m = (struct mapped){NULL, start, bytes, reply.address, shadow, shadow + bytes, shadow + 2 * bytes, 0, c.server};
   scuda_lock(&lock);
   m->next = list;
   list = m;
@@ -115,7 +132,7 @@ void scuda_unmap_host(uint64_t start) {
     struct scuda_visit v = visit(m->server);
     scuda_simple(OP_HOST_UNMAP, SCUDA_ANSWER, &request, sizeof request);
     scuda_visit_end(v);
-    free(m->shadow); /* and incoming */
+    free(m->shadow); /* and incoming, and like */
     free(m);
   }
 }
@@ -123,7 +140,7 @@ void scuda_unmap_host(uint64_t start) {
 /* Small ranges are fetched whole: that is not slower, and can be the wait for the stream itself. */
 static int by_changes(const struct mapped *m) { return m->bytes > AHEAD_MAX; }
 
-static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds,
+static int32_t upload_run(struct mapped *m, uint64_t from, uint64_t bytes, uint64_t stream, uint32_t ptds,
                           uint32_t flags) {
   struct wire_copy_h2d head = {m->device + from, bytes, stream, flags | (by_changes(m) ? SCUDA_COPY_MIRROR : 0), 0};
   struct scuda_cmd c;
@@ -133,6 +150,7 @@ static int32_t upload_run(const struct mapped *m, uint64_t from, uint64_t bytes,
   memcpy(c.payload, &head, sizeof head);
   moves++;
   memcpy(m->shadow + from, (const void *)(uintptr_t)(m->start + from), bytes);
+  shadowed(m, from, bytes);
   if (by_changes(m)) memcpy(m->incoming + from, m->shadow + from, bytes);
   scuda_put_struct(c.payload + sizeof head, m->shadow + from, bytes);
   r = scuda_send(&c);
@@ -171,16 +189,17 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   r = arrived(&launches[server]);
   for (struct mapped *m = list; m && !r; m = m->next) {
     if (m->server != server) continue;
-    const uint8_t *now = (const uint8_t *)(uintptr_t)m->start;
+    const uint8_t *first = NULL;
     uint64_t run = 0, run_bytes = 0;
     for (uint64_t at = 0; at < m->bytes && !r; at += BLOCK) {
-      uint64_t n = m->bytes - at < BLOCK ? m->bytes - at : BLOCK;
-      int differs = memcmp(now + at, m->shadow + at, n) != 0;
-      if (differs && !run_bytes) run = at;
-      if (differs) run_bytes += n;
-      if (run_bytes && (!differs || run_bytes >= RUN_MAX || at + n == m->bytes)) {
+      uint64_t n = block_bytes(m, at);
+      int changed = differs(m, at, &first);
+      if (changed && !run_bytes) run = at;
+      if (changed) run_bytes += n;
+      if (run_bytes && (!changed || run_bytes >= RUN_MAX || at + n == m->bytes)) {
         r = upload_run(m, run, run_bytes, stream, ptds, flags);
         run_bytes = 0;
+        first = m->shadow + at; /* the one before may be of the run */
       }
     }
     if (!r) m->sent = 1;
@@ -194,6 +213,7 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
 /* The next stretch of bytes, from at on, that the program changed; 0: there is none. */
 static uint64_t next_change(const struct mapped *m, uint64_t *at) {
   const uint8_t *now = (const uint8_t *)(uintptr_t)m->start;
+  while (*at + 8 <= m->bytes && scuda_word(now + *at) == scuda_word(m->shadow + *at)) *at += 8;
   while (*at < m->bytes && now[*at] == m->shadow[*at]) ++*at;
   uint64_t end = *at;
   while (end < m->bytes && now[end] != m->shadow[end]) end++;
@@ -244,6 +264,7 @@ static void merge(struct mapped *m, uint64_t low, uint64_t high) {
     if (!memcmp(m->incoming + at, m->shadow + at, n)) continue;
     for (uint64_t i = at; i < at + n; i++)
       if (m->incoming[i] != m->shadow[i]) now[i] = m->shadow[i] = m->incoming[i];
+    shadowed(m, at, n);
   }
 }
 

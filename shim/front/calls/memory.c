@@ -266,6 +266,28 @@ static void *pinned_map(uint64_t size) {
   return at;
 }
 
+/* Parameters hold the same addresses again and again, those of memory that was freed among them. So pages in which
+ * nothing is left to be mapped for kernels are remembered, each with how much pinned memory there had been before it
+ * was looked at: only memory that comes later can change that. Of several servers it is not enough that one has it
+ * mapped. */
+enum { PAGE_BITS = 12, PAGES_MAX = 256 };
+static _Atomic uint64_t pages[PAGES_MAX];
+static _Atomic uint32_t arrivals;
+static inline int nothing_left(uint64_t p, uint32_t count) {
+  uint64_t page = (p - SCUDA_PINNED_FIRST) >> PAGE_BITS;
+  return atomic_load_explicit(&pages[page % PAGES_MAX], memory_order_relaxed) == (page << 32 | count);
+}
+static void remember(uint64_t p, uint32_t count) {
+  uint64_t page = (p - SCUDA_PINNED_FIRST) >> PAGE_BITS;
+  if (scuda_ranges_all(&scuda_host_ranges, p & ~((1ull << PAGE_BITS) - 1), 1 << PAGE_BITS, SCUDA_RANGE_MAPPED))
+    atomic_store_explicit(&pages[page % PAGES_MAX], page << 32 | count, memory_order_relaxed);
+}
+static int add_pinned(const struct scuda_range *r) {
+  int added = scuda_ranges_add(&scuda_host_ranges, r);
+  atomic_fetch_add(&arrivals, 1);
+  return added;
+}
+
 static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
   if (!p) return CUDA_ERROR_INVALID_VALUE;
   struct scuda_slot *s;
@@ -286,7 +308,7 @@ static int32_t host_alloc(void **p, uint64_t bytes, uint32_t flags) {
   if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   /* owner keeps the flags that the program gave */
   struct scuda_range r = {(uint64_t)(uintptr_t)at, bytes, scuda_thread()->current, flags, SCUDA_RANGE_OWNED, s->device};
-  if (!scuda_ranges_add(&scuda_host_ranges, &r)) {
+  if (!add_pinned(&r)) {
     munmap(at, size);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -365,7 +387,7 @@ int32_t scuda_hand_cuMemHostRegister_v2(void *p, uint64_t bytes, uint32_t flags)
   if (flags & CU_MEMHOSTREGISTER_IOMEMORY)
     return is_ordinary(p) ? CUDA_ERROR_INVALID_VALUE : scuda_refuse(I_cuMemHostRegister_v2, PART_io_memory);
   struct scuda_range r = {start, bytes, scuda_thread()->current, flags, SCUDA_RANGE_REGISTERED, s->device};
-  if (!scuda_ranges_add(&scuda_host_ranges, &r)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!add_pinned(&r)) return CUDA_ERROR_OUT_OF_MEMORY;
   scuda_core.pin(p, bytes);
   return CUDA_SUCCESS;
 }
@@ -406,17 +428,21 @@ int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device
   return CUDA_SUCCESS;
 }
 
-/* Unified addressing lets a program pass the address of pinned memory to a kernel without having asked for anything. */
+/* Unified addressing lets a program pass the address of pinned memory to a kernel without having asked for anything.
+ * Each of several servers has mappings of its own. */
 void scuda_use_pinned(uint64_t p) {
+  uint32_t count = atomic_load(&arrivals);
+  if (SCUDA_LIKELY(nothing_left(p, count))) return;
   struct scuda_range r = scuda_range_of(p, SCUDA_AS_HOST);
   uint64_t device;
-  if (r.flags && (!(r.flags & SCUDA_RANGE_MAPPED) || SCUDA_UNLIKELY(scuda_several())))
-    scuda_mapped_address(&r, p, &device);
+  int several = scuda_several();
+  if (r.flags && (!(r.flags & SCUDA_RANGE_MAPPED) || SCUDA_UNLIKELY(several))) scuda_mapped_address(&r, p, &device);
+  else if (!several) remember(p, count);
 }
 
 /* The same for all addresses at multiples of 8 in what a kernel gets, as arguments or by a copy: a structure in device
  * memory may point to pinned memory. Those that come another way are not seen. Four half words at once are compared
- * with the upper half of such an address. */
+ * with the upper half of such an address; where there was one, the next block likely has some too. */
 void scuda_use_pinned_in(const void *data, uint64_t bytes) {
   enum { BLOCK = 1024 };
   typedef uint32_t half __attribute__((vector_size(16)));
@@ -427,19 +453,25 @@ void scuda_use_pinned_in(const void *data, uint64_t bytes) {
   uint64_t span = atomic_load_explicit(&pinned_top, memory_order_relaxed);
   if (!span) return;
   span -= SCUDA_PINNED_FIRST;
-  for (uint64_t n; bytes >= 8; bytes -= n, p += n) {
+  uint32_t count = atomic_load(&arrivals);
+  int some = 0;
+  for (uint64_t n, i; bytes >= 8; bytes -= n, p += n) {
     n = bytes < BLOCK ? bytes : BLOCK;
-    if (n == BLOCK) {
+    i = 0;
+    if (!some) {
       half found = {0}, x;
-      for (int i = 0; i < BLOCK; i += (int)sizeof x) {
+      for (; i + sizeof x <= n; i += sizeof x) {
         memcpy(&x, p + i, sizeof x);
         found |= (half)((x & mask) == wanted);
       }
-      if (!(found[1] | found[3])) continue;
+      if (found[1] | found[3]) i = 0;
     }
-    for (uint64_t v, i = 0; i + 8 <= n; i += 8) {
+    some = 0;
+    for (uint64_t v; i + 8 <= n; i += 8) {
       memcpy(&v, p + i, 8);
-      if (SCUDA_UNLIKELY(v - SCUDA_PINNED_FIRST < span)) scuda_use_pinned(v);
+      if (SCUDA_LIKELY(v - SCUDA_PINNED_FIRST >= span)) continue;
+      some = 1;
+      if (SCUDA_UNLIKELY(!nothing_left(v, count))) scuda_use_pinned(v);
     }
   }
 }
