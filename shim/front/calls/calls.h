@@ -78,6 +78,7 @@ uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped r
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
 int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
+void scuda_mapped_sent(uint64_t stream, uint32_t ptds);       /* behind it, while scuda_mapped_count is not 0 */
 /* before a wait, or a question, for work that may wait for the program */
 void scuda_mapped_publish(void);
 /* after a call that has waited for the stream of that key */

@@ -188,6 +188,8 @@ static uint8_t *device_node(const struct launch *l) {
   return NULL;
 }
 
+static int mapped(void) { return atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed) != 0; }
+
 /* Pinned memory has addresses of unified memory too. */
 static __attribute__((noinline, cold)) int32_t pinned_first(const uint8_t *values, uint32_t bytes, uint64_t stream,
                                                             uint32_t ptds) {
@@ -265,6 +267,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   } else {
     r = scuda_send(&c);
   }
+  if (SCUDA_UNLIKELY(mapped())) scuda_mapped_sent(l->stream, ptds);
   if (SCUDA_UNLIKELY(scuda_blocking()) && !r && !scuda_stream_capturing(l->stream, ptds))
     r = scuda_wire_cuStreamSynchronize(l->stream, ptds);
   if (config && how & SCUDA_ANSWER && !r) note_good(f, config);
@@ -325,7 +328,9 @@ static int32_t launch_all(void *list, uint32_t count, uint32_t flags) {
     scuda_params_pack(f, l[i].kernelParams, p);
     p += scuda_pad(f->param_bytes);
   }
-  return scuda_send(&c);
+  r = scuda_send(&c);
+  for (uint32_t i = 0; i < count && mapped(); i++) scuda_mapped_sent(l[i].hStream, 0);
+  return r;
 }
 
 int32_t scuda_hand_cuLaunchCooperativeKernelMultiDevice(void *list, uint32_t count, uint32_t flags) {
@@ -538,11 +543,15 @@ int scuda_pre_cuGraphLaunch(uint64_t graph, uint64_t stream, uint32_t ptds, int3
   struct scuda_visit v;
   *r = graph ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (*r) return 1;
-  if (SCUDA_LIKELY(!scuda_several())) return (*r = graph_takes(stream, ptds)) != CUDA_SUCCESS;
-  scuda_name_object(&n, graph);
-  scuda_name_object(&n, stream);
-  if ((*r = scuda_visit_named(&v, &n, "cuGraphLaunch"))) return 1;
+  int here = SCUDA_LIKELY(!scuda_several());
+  if (!here) {
+    scuda_name_object(&n, graph);
+    scuda_name_object(&n, stream);
+    if ((*r = scuda_visit_named(&v, &n, "cuGraphLaunch"))) return 1;
+  }
   *r = graph_takes(stream, ptds);
-  scuda_visit_end(v);
-  return *r != CUDA_SUCCESS;
+  int sent = !*r && mapped();
+  if (sent && !(*r = scuda_wire_cuGraphLaunch(graph, stream, ptds))) scuda_mapped_sent(stream, ptds);
+  if (!here) scuda_visit_end(v);
+  return sent || *r;
 }

@@ -210,6 +210,15 @@ int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds) {
   return r;
 }
 
+/* Another thread may have waited for the stream between the upload and the launch, and noted that nothing is left to be
+ * fetched. */
+void scuda_mapped_sent(uint64_t stream, uint32_t ptds) {
+  if (scuda_stream_capturing(stream, ptds)) return;
+  scuda_lock(&lock);
+  mark(server_of(stream), scuda_stream_key(stream, ptds));
+  scuda_unlock(&lock);
+}
+
 /* The next stretch of bytes, from at on, that the program changed; 0: there is none. */
 static uint64_t next_change(const struct mapped *m, uint64_t *at) {
   const uint8_t *now = (const uint8_t *)(uintptr_t)m->start;
