@@ -330,6 +330,25 @@ func TestSeveralUsePinned(t *testing.T) {
 	}
 }
 
+// Boxes go from memory of one server to memory of the other. With one server that has two GPUs it is the same, and with
+// the simulation itself (TestDifferential).
+func TestSeveralCopyBoxes(t *testing.T) {
+	want := serve(t, "--gpu", "sim:2").run(t, "several_boxes")
+	_, second, list := two(t)
+	p := start(t, clientEnv(list), program("several_boxes"), kernels)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Fatalf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
+	}
+	if diff := cmp.Diff(lines(want), lines(p.out.String())); diff != "" {
+		t.Errorf("with one server (-), with two (+):\n%s", diff)
+	}
+	const refused = "a copy: what it names is of two servers"
+	if errs := p.err.String(); strings.Count(errs, refused) != 1 {
+		t.Errorf("not once %q in\n%s", refused, errs)
+	}
+}
+
 // Unified memory goes to the server whose GPU uses it, and back. With one server that has two GPUs it is the same, and
 // with the simulation itself (TestDifferential).
 func TestSeveralUseManaged(t *testing.T) {

@@ -213,10 +213,6 @@ int main(int argc, char **argv) {
   CHECK(can == 0 && value == 0, "peers: %d, %d", can, value);
   WANT(cuCtxEnablePeerAccess(two.context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   WANT(cuCtxDisablePeerAccess(two.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-  CUDA_MEMCPY3D_PEER rows = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = two.a, .srcContext = two.context,
-                             .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = one.a, .dstContext = one.context,
-                             .WidthInBytes = 16, .Height = 1, .Depth = 1};
-  WANT(cuMemcpy3DPeer(&rows), CUDA_ERROR_NOT_SUPPORTED);
   WANT(cuMemcpyHtoDAsync(one.a, data, 16, two.stream), CUDA_ERROR_NOT_SUPPORTED);
   use(&two);
   WANT(LAUNCH(one.add, 1, 1, 0, NULL, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);

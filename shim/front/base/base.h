@@ -314,6 +314,7 @@ static inline uint64_t scuda_context_life(uint64_t ctx) {
   return scuda_context_usable(ctx) ? (uint64_t)(uintptr_t)scuda_slot(ctx)->data : 0;
 }
 int32_t scuda_usable(uint64_t stream);  /* 0, or why the calling thread cannot use the stream */
+int32_t scuda_usable_anywhere(uint64_t stream); /* the same, whichever server's it is: a visit follows */
 void scuda_context_begins(struct scuda_slot *s);  /* a new life */
 /* why the thread has no usable context: it never had one, or a primary one that ended */
 int32_t scuda_no_context(void);

@@ -34,11 +34,15 @@ int32_t scuda_current_device(void) {
   return first < 0 ? 0 : first;
 }
 
-int32_t scuda_usable(uint64_t stream) {
+int32_t scuda_usable_anywhere(uint64_t stream) {
   int32_t r = scuda_check(stream, KIND_CUstream);
   if (r) return r;
-  if (SCUDA_UNLIKELY(scuda_several()) && scuda_elsewhere_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
   return scuda_header_context(scuda_thread()) ? CUDA_SUCCESS : scuda_no_context();
+}
+
+int32_t scuda_usable(uint64_t stream) {
+  if (SCUDA_UNLIKELY(scuda_several()) && scuda_elsewhere_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  return scuda_usable_anywhere(stream);
 }
 
 uint64_t scuda_stream_key(uint64_t stream, uint32_t ptds) {

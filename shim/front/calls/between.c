@@ -8,12 +8,7 @@
 
 enum { PIECE = 16 << 20 };
 
-static int32_t server_of(const struct scuda_range *r, uint64_t p, uint64_t bytes) {
-  if (!scuda_range_is_device(r) || !scuda_device_ok(r->device) || !scuda_range_covers(r, p, bytes)) return -1;
-  struct scuda_named n = {0};
-  scuda_name_range(&n, r);
-  return (int32_t)n.server;
-}
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static int32_t wait_for(const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
   struct scuda_visit v;
@@ -24,36 +19,133 @@ static int32_t wait_for(const struct scuda_named *n, uint64_t stream, uint32_t p
   return r;
 }
 
-static int32_t by_pieces(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t in, uint64_t out, uint32_t ptds) {
+/* The rows of a pitched end are told as the driver understands them. A piece of one row would not show what is wrong
+ * with them. */
+static int32_t check_rows(struct scuda_copy3d_end *s, const struct scuda_copy3d *c) {
+  if (s->type == CU_MEMORYTYPE_ARRAY) return CUDA_SUCCESS;
+  if (!s->pitch) s->pitch = s->x + c->width;
+  if (!s->height) s->height = s->y + c->height;
+  const int wide = s->pitch < c->width || s->x > s->pitch - c->width;
+  const int high = s->height < c->height || s->y > s->height - c->height;
+  return ((c->height > 1 || c->depth > 1) && wide) || (c->depth > 1 && high) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static void advance(struct scuda_copy3d_end *s, uint64_t x, uint64_t y, uint64_t z) { s->x += x, s->y += y, s->z += z; }
+
+/* A piece is slices, rows of a slice, or bytes of a row. Without `writes` it goes nowhere. */
+static int32_t by_pieces(const struct scuda_copy3d *c, uint64_t in, uint64_t out, uint32_t ptds, int writes) {
+  const uint64_t width = least(c->width, PIECE);
+  const uint64_t height = width < c->width ? 1 : least(c->height, PIECE / width);
+  const uint64_t depth = height < c->height ? 1 : least(c->depth, PIECE / (width * height));
   int32_t r = CUDA_SUCCESS;
-  char *piece = malloc(bytes < PIECE ? bytes : PIECE);
+  void *piece = malloc(width * height * depth);
   if (!piece) return CUDA_ERROR_OUT_OF_MEMORY;
-  for (uint64_t at = 0, n; !r && at < bytes; at += n) {
-    n = bytes - at < PIECE ? bytes - at : PIECE;
-    r = scuda_download(piece, src + at, n, in, ptds, SCUDA_COPY_SYNC);
-    if (!r) r = scuda_upload(dst + at, piece, n, out, ptds, SCUDA_COPY_SYNC);
-  }
+  for (uint64_t z = 0; !r && z < c->depth; z += depth)
+    for (uint64_t y = 0; !r && y < c->height; y += height)
+      for (uint64_t x = 0; !r && x < c->width; x += width) {
+        struct scuda_copy3d down = *c;
+        down.width = least(width, c->width - x);
+        down.height = least(height, c->height - y);
+        down.depth = least(depth, c->depth - z);
+        struct scuda_copy3d up = down;
+        down.dst = up.src = (struct scuda_copy3d_end){
+          .type = CU_MEMORYTYPE_HOST, .host = (uint64_t)(uintptr_t)piece, .pitch = down.width, .height = down.height
+        };
+        advance(&down.src, x, y, z), advance(&up.dst, x, y, z);
+        r = scuda_copy3d_start(&down, in, ptds, 1, 0);
+        if (!r && writes) r = scuda_copy3d_start(&up, out, ptds, 1, 0);
+      }
   free(piece);
   return r;
 }
 
-int scuda_between(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
-  const struct scuda_range to = scuda_range_of(dst, SCUDA_AS_GPU), from = scuda_range_of(src, SCUDA_AS_GPU);
-  const int32_t there = server_of(&to, dst, bytes), here = server_of(&from, src, bytes);
-  if (there < 0 || here < 0 || there == here) return 0;
-  if ((*r = scuda_check(stream, KIND_CUstream))) return 1;
-  if (!scuda_header_context(scuda_thread())) return *r = scuda_no_context(), 1;
-  if (scuda_stream_capturing(stream, ptds)) return 0;
-  /* A stream is of one server. What is done at the other goes into the thread's default stream there, which waits for
-   * no stream of the program's but the legacy one. Default streams are of both. */
+/* Before anything is written, both ends have to be what the copy takes them for. Where that is not known here, an end
+ * is read: its driver says what it would say to the copy. */
+static int32_t check_end(const struct scuda_copy3d_end *s, const struct scuda_copy3d *c, uint64_t stream,
+                         uint32_t ptds) {
+  struct scuda_array extent;
+  uint32_t element;
+  if (s->type == CU_MEMORYTYPE_ARRAY) (void)scuda_array_extent(s->array, &extent, &element);
+  if (scuda_copy3d_certain(s, c)) return CUDA_SUCCESS;
+  struct scuda_copy3d read = *c;
+  read.src = *s;
+  return by_pieces(&read, stream, 0, ptds, 0);
+}
+
+static int is_empty(const struct scuda_copy3d *c) { return !c->width || !c->height || !c->depth; }
+
+/* What is certainly no end of a copy. */
+static int32_t check_kind(const struct scuda_copy3d_end *s, const struct scuda_copy3d *c) {
+  if (s->type == CU_MEMORYTYPE_ARRAY) return scuda_check(s->array, KIND_CUarray);
+  return s->type == CU_MEMORYTYPE_DEVICE && (s->device || is_empty(c)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static int32_t check_context(uint64_t context) { return context ? scuda_check(context, KIND_CUcontext) : CUDA_SUCCESS; }
+
+/* A stream is of one server. What is done at the other goes into the thread's default stream there, which waits for no
+ * stream of the program's but the legacy one. Default streams are of both. */
+static int32_t go_between(struct scuda_copy3d *c, const struct scuda_named *destination,
+                          const struct scuda_named *source, uint64_t stream, uint32_t ptds) {
   const uint64_t thread = 2;
-  struct scuda_named of = {0}, destination = {0};
+  struct scuda_named of = {0};
   scuda_name_object(&of, stream);
-  scuda_name_range(&destination, &to);
-  const uint64_t in = !of.known || of.server == (uint32_t)here ? stream : thread;
-  const uint64_t out = !of.known || of.server == (uint32_t)there ? stream : thread;
-  *r = in == stream ? CUDA_SUCCESS : wait_for(&of, stream, ptds); /* else the download waits */
-  if (!*r) *r = by_pieces(dst, src, bytes, in, out, ptds);
-  if (!*r) *r = wait_for(&destination, out, ptds);
+  const uint64_t in = !of.known || of.server == source->server ? stream : thread;
+  const uint64_t out = !of.known || of.server == destination->server ? stream : thread;
+  int32_t r = check_rows(&c->dst, c);
+  if (!r) r = check_rows(&c->src, c);
+  if (!r) r = check_end(&c->dst, c, out, ptds);
+  if (!r) r = check_end(&c->src, c, in, ptds);
+  if (!r && in != stream) r = wait_for(&of, stream, ptds); /* else the download waits */
+  if (!r) r = by_pieces(c, in, out, ptds, 1);
+  return r ? r : wait_for(destination, out, ptds);
+}
+
+int scuda_between_3d(const struct scuda_copy3d *copy3d, uint64_t stream, uint32_t ptds, int peer, int32_t *r) {
+  struct scuda_copy3d c = *copy3d;
+  struct scuda_named source = {0}, destination = {0};
+  if ((*r = check_kind(&c.dst, &c)) || (*r = check_kind(&c.src, &c))) return 1;
+  scuda_copy3d_name(&source, &c.src), scuda_copy3d_name(&destination, &c.dst);
+  if (!source.known || !destination.known || source.server == destination.server) return 0;
+  if ((*r = scuda_usable_anywhere(stream))) return 1;
+  if (scuda_stream_capturing(stream, ptds)) return 0;
+  /* addresses and arrays say in which contexts they are */
+  if (peer && ((*r = check_context(c.dst.context)) || (*r = check_context(c.src.context)))) return 1;
+  if (is_empty(&c)) return 1;
+  c.src.context = c.dst.context = 0;
+  /* A capture of another stream forbids waits, but no work for a stream. */
+  const struct scuda_self self = scuda_self_begin(scuda_thread()->current);
+  if (stream < 2 || !atomic_load(&scuda_captures)) scuda_thread()->own = self.own;
+  *r = go_between(&c, &destination, &source, stream, ptds);
+  scuda_self_end(self);
   return 1;
+}
+
+static struct scuda_copy3d_end linear(uint64_t p) {
+  return (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_DEVICE, .device = p};
+}
+static struct scuda_copy3d_end in_array(uint64_t array, uint64_t offset) {
+  return (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_ARRAY, .array = array, .x = offset};
+}
+static int row_between(struct scuda_copy3d_end dst, struct scuda_copy3d_end src, uint64_t bytes, uint64_t stream,
+                       uint32_t ptds, int32_t *r) {
+  const struct scuda_copy3d c = {src, dst, bytes, 1, 1};
+  return SCUDA_UNLIKELY(scuda_several()) && scuda_between_3d(&c, stream, ptds, 0, r);
+}
+
+int scuda_between(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r) {
+  return row_between(linear(dst), linear(src), bytes, stream, ptds, r);
+}
+
+/* What there is to say of no array, the driver says. */
+int scuda_pre_cuMemcpyDtoA_v2(uint64_t array, uint64_t offset, uint64_t src, uint64_t bytes, uint32_t ptds,
+                              int32_t *r) {
+  return array && row_between(in_array(array, offset), linear(src), bytes, SCUDA_LEGACY_STREAM, ptds, r);
+}
+int scuda_pre_cuMemcpyAtoD_v2(uint64_t dst, uint64_t array, uint64_t offset, uint64_t bytes, uint32_t ptds,
+                              int32_t *r) {
+  return array && row_between(linear(dst), in_array(array, offset), bytes, SCUDA_LEGACY_STREAM, ptds, r);
+}
+int scuda_pre_cuMemcpyAtoA_v2(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint32_t ptds,
+                              int32_t *r) {
+  return dst && src && row_between(in_array(dst, to), in_array(src, from), bytes, SCUDA_LEGACY_STREAM, ptds, r);
 }

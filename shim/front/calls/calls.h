@@ -136,8 +136,9 @@ void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what be
 /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
 int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags);
 int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
-/* 1 where the copy is from memory of one server to that of another, with its result */
+/* 1 where the copy is from memory of one server to that of another, with its result (between.c) */
 int scuda_between(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r);
+int scuda_between_3d(const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds, int peer, int32_t *r);
 /* finds out what each address is */
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 
@@ -148,7 +149,11 @@ void scuda_copy3d_settle(struct scuda_copy3d_end *s);
 void scuda_copy3d_move(void *copy3d);  /* between two straightened ends in host memory; a host function of graphs */
 /* Makes one end's first byte its whole position; gives how far the copy reaches, 0 for what cannot be. */
 uint64_t scuda_copy3d_straighten(struct scuda_copy3d_end *s, const struct scuda_copy3d *b);
-/* at least one end in host memory */
+/* Whether an end on the device certainly is what the copy takes it for; else the driver is asked. */
+int scuda_copy3d_certain(const struct scuda_copy3d_end *s, const struct scuda_copy3d *b);
+struct scuda_named;
+void scuda_copy3d_name(struct scuda_named *n, const struct scuda_copy3d_end *s);  /* whose it is (server.h) */
+/* at least one end in host memory, both settled */
 int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer);
 /* In the body of a conditional node: */
 int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured on the stream becomes part of one */
@@ -156,7 +161,7 @@ int scuda_captures_body(uint64_t stream, uint32_t ptds);  /* 1: what is captured
 int32_t scuda_copy3d_to_mirror(struct scuda_copy3d_end *s, const struct scuda_copy3d *b, uint32_t i);
 int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, uint32_t i);      /* captured */
 struct scuda_array { uint64_t width, height, depth; };  /* in bytes of a row, rows, slices or layers */
-/* asks where it is not known */
+/* asks where it is not known (array.c) */
 int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element);
 
 /* ---- private tables (tables.c) ---- */

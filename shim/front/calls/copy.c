@@ -175,7 +175,7 @@ int32_t scuda_hand_cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, uint64_t bytes,
 
 /* The unified forms find out what each address is. */
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
-  if (!bytes) return scuda_usable(stream);
+  if (!bytes) return scuda_usable_anywhere(stream);
   if (!dst || !src) return invalid();
   const struct scuda_range to = scuda_range_of(dst, SCUDA_AS_ANY), from = scuda_range_of(src, SCUDA_AS_ANY);
   int to_host = scuda_range_is_host(&to, dst), from_host = scuda_range_is_host(&from, src);

@@ -6,95 +6,6 @@
 
 #include <stdlib.h>
 
-enum { ARRAY3D_LAYERED = 1, ARRAY3D_CUBEMAP = 4 };
-
-/* ---- arrays: their extent is kept, so that copies which fit need no answer ---- */
-
-/* What copies of compressed formats count in are blocks of 4×4 elements. */
-static uint32_t block_edge(int32_t format) {
-  return format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB ? 4 : 1;
-}
-
-static uint32_t element_bytes(int32_t format, uint32_t channels) {
-  switch (format) {
-  case CU_AD_FORMAT_UNSIGNED_INT8:
-  case CU_AD_FORMAT_SIGNED_INT8:
-    return channels;
-  case CU_AD_FORMAT_UNSIGNED_INT16:
-  case CU_AD_FORMAT_SIGNED_INT16:
-  case CU_AD_FORMAT_HALF:
-    return 2 * channels;
-  case CU_AD_FORMAT_UNSIGNED_INT32:
-  case CU_AD_FORMAT_SIGNED_INT32:
-  case CU_AD_FORMAT_FLOAT:
-    return 4 * channels;
-  case CU_AD_FORMAT_UNORM_INT8X1:
-  case CU_AD_FORMAT_SNORM_INT8X1:
-    return 1;
-  case CU_AD_FORMAT_UNORM_INT8X2:
-  case CU_AD_FORMAT_SNORM_INT8X2:
-  case CU_AD_FORMAT_UNORM_INT16X1:
-  case CU_AD_FORMAT_SNORM_INT16X1:
-    return 2;
-  case CU_AD_FORMAT_UNORM_INT8X4:
-  case CU_AD_FORMAT_SNORM_INT8X4:
-  case CU_AD_FORMAT_UNORM_INT16X2:
-  case CU_AD_FORMAT_SNORM_INT16X2:
-  case CU_AD_FORMAT_UNORM_INT_101010_2:
-  case CU_AD_FORMAT_YUY2:
-  case CU_AD_FORMAT_Y210:
-  case CU_AD_FORMAT_Y216:
-  case CU_AD_FORMAT_AYUV:
-  case CU_AD_FORMAT_Y410:
-    return 4;
-  case CU_AD_FORMAT_UNORM_INT16X4:
-  case CU_AD_FORMAT_SNORM_INT16X4:
-  case CU_AD_FORMAT_Y416:
-    return 8;
-  }
-  if (block_edge(format) > 1)
-    return format <= CU_AD_FORMAT_BC1_UNORM_SRGB || format == CU_AD_FORMAT_BC4_UNORM ||
-           format == CU_AD_FORMAT_BC4_SNORM ? 8 : 16;
-  return 0;
-}
-
-struct array_2d { uint64_t width, height; int32_t format; uint32_t channels; };
-struct array_3d { uint64_t width, height, depth; int32_t format; uint32_t channels, flags; };
-
-/* Of an array's slot: word[0] its width in elements or blocks, word[1] height and depth, flags the bytes of an element;
- * 0 where not known. */
-static void keep_extent(uint64_t array, const struct array_3d *d) {
-  struct scuda_slot *s = scuda_slot_of(array, KIND_CUarray);
-  uint64_t height = d->height ? d->height : 1, depth = d->depth ? d->depth : 1;
-  if (!s || height >> 32 || depth >> 32) return;
-  uint32_t edge = block_edge(d->format);
-  s->flags = element_bytes(d->format, d->channels);
-  s->word[0] = (d->width + edge - 1) / edge;
-  height = (height + edge - 1) / edge;
-  s->word[1] = height << 32 | depth;
-}
-
-void scuda_post_cuArrayCreate_v2(uint64_t *array, const void *desc) {
-  const struct array_2d *d = desc;
-  keep_extent(*array,
-              &(struct array_3d){.width = d->width, .height = d->height, .format = d->format, .channels = d->channels});
-}
-void scuda_post_cuArray3DCreate_v2(uint64_t *array, const void *desc) { keep_extent(*array, desc); }
-
-int32_t scuda_array_extent(uint64_t array, struct scuda_array *extent, uint32_t *element) {
-  struct scuda_slot *s = scuda_slot_of(array, KIND_CUarray);
-  if (!s) return CUDA_ERROR_INVALID_HANDLE;
-  if (!s->word[0]) {
-    struct array_3d d = {0};
-    int32_t r = scuda_wire_cuArray3DGetDescriptor_v2(&d, array, 0);
-    if (r) return r;
-    keep_extent(array, &d);
-  }
-  *element = s->flags;
-  *extent = (struct scuda_array){s->word[0] * s->flags, s->word[1] >> 32, s->word[1] & UINT32_MAX};
-  return CUDA_SUCCESS;
-}
-
 /* ---- 3-D copies ---- */
 
 int scuda_copy3d_in_host(const struct scuda_copy3d_end *s) {
@@ -130,8 +41,7 @@ uint64_t scuda_copy3d_straighten(struct scuda_copy3d_end *s, const struct scuda_
 
 static int within(uint64_t at, uint64_t n, uint64_t limit) { return n <= limit && at <= limit - n; }
 
-/* Whether the device end certainly is what the copy takes it for; else the driver is asked. */
-static int certain(const struct scuda_copy3d_end *s, const struct scuda_copy3d *b) {
+int scuda_copy3d_certain(const struct scuda_copy3d_end *s, const struct scuda_copy3d *b) {
   if (s->lod) return 0;
   if (s->type == CU_MEMORYTYPE_ARRAY) {
     const struct scuda_slot *a = scuda_slot_of(s->array, KIND_CUarray);
@@ -277,7 +187,7 @@ int32_t scuda_body_copy(struct scuda_copy3d b, uint64_t stream, uint32_t ptds, u
 static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64_t stream, uint32_t how, int sync,
                              uint32_t flags) {
   void *src = (void *)(uintptr_t)b->src.host;
-  int sure = certain(&b->dst, b);
+  int sure = scuda_copy3d_certain(&b->dst, b);
   uint64_t bytes = b->width * b->height * b->depth;
   struct wire_copy_3d m = {.bytes = bytes, .stream = stream, .flags = flags | WIRE_COPY_3D_DATA};
   int captured = !sync && scuda_stream_capturing(stream, how & SCUDA_PTDS);
@@ -306,7 +216,7 @@ static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint
   if (captured && scuda_captures_body(stream, how & SCUDA_PTDS))
     return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int later = captured || (!sync && !scuda_blocking() && !scuda_capture_doubt(stream, how & SCUDA_PTDS) &&
-                           scuda_is_pinned(dst, span) && certain(&b->src, b));
+                           scuda_is_pinned(dst, span) && scuda_copy3d_certain(&b->src, b));
   struct wire_copy_3d m = {
     .bytes = span, .stream = stream, .flags = flags | WIRE_COPY_3D_DOWNLOAD | (later ? SCUDA_COPY_DONE : 0)
   };
@@ -321,28 +231,44 @@ static int32_t download_copy3d(const struct scuda_copy3d *b, uint64_t span, uint
   return r;
 }
 
+void scuda_copy3d_name(struct scuda_named *n, const struct scuda_copy3d_end *s) {
+  if (s->type == CU_MEMORYTYPE_ARRAY) scuda_name_object(n, s->array);
+  else if (s->type == CU_MEMORYTYPE_DEVICE) scuda_name_address(n, s->device);
+}
+
 /* Of several servers the copy is for the one that has the stream and the memory; 0, or NOT_SUPPORTED. */
-static int32_t visit(struct scuda_visit *v, const struct scuda_copy3d_end *device, uint64_t stream) {
+static int32_t visit(struct scuda_visit *v, const struct scuda_copy3d *c, uint64_t stream) {
   struct scuda_named n = {0};
   scuda_name_object(&n, stream);
-  if (device->type == CU_MEMORYTYPE_ARRAY) scuda_name_object(&n, device->array);
-  else scuda_name_address(&n, device->device);
+  scuda_copy3d_name(&n, &c->src), scuda_copy3d_name(&n, &c->dst);
   return scuda_visit_named(v, &n, "a copy");
 }
 
-int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer) {
+static int is_managed_end(const struct scuda_copy3d_end *s) {
+  return s->type == CU_MEMORYTYPE_DEVICE && scuda_is_managed(s->device);
+}
+
+/* Of several servers, unified memory is where the copy is by now, whatever context it was made in: during the visit
+ * there. */
+static void use_nearest(struct scuda_copy3d *c) {
+  const int from = is_managed_end(&c->src), to = is_managed_end(&c->dst);
+  const uint64_t current = scuda_thread()->current;
+  if (from) c->src.context = to || scuda_copy3d_in_host(&c->dst) ? current : c->dst.context;
+  if (to) c->dst.context = from || scuda_copy3d_in_host(&c->src) ? current : c->src.context;
+}
+
+static int32_t start_there(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer) {
   struct scuda_copy3d b = *c;
   int from_host = scuda_copy3d_in_host(&b.src), to_host = scuda_copy3d_in_host(&b.dst);
   int32_t r = scuda_usable(stream);
   if (r || !b.width || !b.height || !b.depth) return r;
   if (from_host && to_host) return within_host(&b, stream, how, sync);
   struct scuda_copy3d_end *host = from_host ? &b.src : &b.dst, *device = from_host ? &b.dst : &b.src;
-  scuda_copy3d_settle(device);
   if (device->type == CU_MEMORYTYPE_ARRAY && (r = scuda_check(device->array, KIND_CUarray))) return r;
   if (host->lod || (b.height > 1 && (host->pitch < b.width || host->x > host->pitch - b.width)))
     return CUDA_ERROR_INVALID_VALUE;
   uint64_t span = scuda_copy3d_straighten(host, &b);
-  if (!span || ((span > UINT32_MAX || !certain(device, &b)) && !scuda_host_reaches(host->host, span)))
+  if (!span || ((span > UINT32_MAX || !scuda_copy3d_certain(device, &b)) && !scuda_host_reaches(host->host, span)))
     return CUDA_ERROR_INVALID_VALUE;
   if (device->type == CU_MEMORYTYPE_DEVICE && without_gaps(host, &b) && without_gaps(device, &b) && !device->lod) {
     uint64_t at = device->device + (device->z * device->height + device->y) * device->pitch + device->x;
@@ -350,19 +276,44 @@ int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32
     return from_host ? scuda_upload(at, (const void *)(uintptr_t)host->host, span, stream, how, sync)
                      : scuda_download((void *)(uintptr_t)host->host, at, span, stream, how, sync);
   }
+  if (peer && SCUDA_UNLIKELY(scuda_several())) use_nearest(&b);
   if (!peer) b.src.context = b.dst.context = 0; /* reserved words of the plain form */
   else if (device->context && (r = scuda_check(device->context, KIND_CUcontext))) return r;
   host->context = 0;
   if (!host->pitch) host->pitch = b.width; /* of one row */
   if (!host->height) host->height = b.height;
   uint32_t flags = (sync ? SCUDA_COPY_SYNC : 0) | (peer ? WIRE_COPY_3D_PEER : 0);
+  return from_host ? upload_copy3d(&b, span, stream, how, sync, flags) :
+         download_copy3d(&b, span, stream, how, sync, flags);
+}
+
+int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer) {
+  if (SCUDA_LIKELY(!scuda_several())) return start_there(c, stream, how, sync, peer);
   struct scuda_visit v;
-  if (SCUDA_UNLIKELY(scuda_several()) && (r = visit(&v, device, stream))) return r;
-  r = from_host ? upload_copy3d(&b, span, stream, how, sync, flags) :
-      download_copy3d(&b, span, stream, how, sync, flags);
-  if (SCUDA_UNLIKELY(scuda_several())) scuda_visit_end(v);
+  int32_t r = visit(&v, c, stream);
+  if (r) return r;
+  r = start_there(c, stream, how, sync, peer);
+  scuda_visit_end(v);
   return r;
 }
+
+/* Before a copy on the device: 1 where that is done, with its result. Else a visit has begun if there are several
+ * servers. */
+static int elsewhere(struct scuda_visit *v, const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds, int peer,
+                     int32_t *r) {
+  return SCUDA_UNLIKELY(scuda_several()) &&
+         (scuda_between_3d(c, stream, ptds, peer, r) || (*r = visit(v, c, stream)) != CUDA_SUCCESS);
+}
+
+/* A copy between two places on the device: wire is the call for the server that has both. */
+#define ON_DEVICE(c, stream, ptds, peer, wire) \
+  struct scuda_visit v; \
+  int32_t r; \
+  if (elsewhere(&v, c, stream, ptds, peer, &r)) return r; \
+  if (peer && SCUDA_UNLIKELY(scuda_several())) use_nearest(c); \
+  r = wire; \
+  if (SCUDA_UNLIKELY(scuda_several())) scuda_visit_end(v); \
+  return r
 
 static struct scuda_copy3d_end widen(const struct scuda_copy2d_end *s) {
   return (struct scuda_copy3d_end){
@@ -378,30 +329,18 @@ static struct scuda_copy3d_end widen(const struct scuda_copy2d_end *s) {
     scuda_copy3d_settle(&copy3d.src), scuda_copy3d_settle(&copy3d.dst); \
     c.src.type = copy3d.src.type, c.src.device = copy3d.src.device; \
     c.dst.type = copy3d.dst.type, c.dst.device = copy3d.dst.device; \
-    if (!scuda_copy3d_in_host(&copy3d.src) && !scuda_copy3d_in_host(&copy3d.dst)) \
-      return scuda_wire_##name(&c stream_arg, ptds); \
-    return scuda_copy3d_start(&copy3d, stream, ptds, sync, 0); \
+    if (scuda_copy3d_in_host(&copy3d.src) || scuda_copy3d_in_host(&copy3d.dst)) \
+      return scuda_copy3d_start(&copy3d, stream, ptds, sync, 0); \
+    ON_DEVICE(&copy3d, stream, ptds, 0, scuda_wire_##name(&c stream_arg, ptds)); \
   }
-static int is_managed_end(const struct scuda_copy3d_end *s) {
-  return s->type == CU_MEMORYTYPE_DEVICE && scuda_is_managed(s->device);
-}
-
-/* Unified memory is where the copy is by now, whatever context it was made in. */
-static void use_nearest(struct scuda_copy3d *c) {
-  const int from = is_managed_end(&c->src), to = is_managed_end(&c->dst);
-  const uint64_t current = scuda_thread()->current;
-  if (from) c->src.context = !to && c->dst.type == CU_MEMORYTYPE_DEVICE ? c->dst.context : current;
-  if (to) c->dst.context = !from && c->src.type == CU_MEMORYTYPE_DEVICE ? c->src.context : current;
-}
-
 #define COPY_3D(name, stream_decl, stream_arg, stream, sync, peer) \
   int32_t scuda_hand_##name(const void *p stream_decl, uint32_t ptds) { \
     if (!p) return CUDA_ERROR_INVALID_VALUE; \
     struct scuda_copy3d c = *(const struct scuda_copy3d *)p; \
     scuda_copy3d_settle(&c.src), scuda_copy3d_settle(&c.dst); \
-    if (peer && SCUDA_UNLIKELY(scuda_several())) use_nearest(&c); \
-    if (!scuda_copy3d_in_host(&c.src) && !scuda_copy3d_in_host(&c.dst)) return scuda_wire_##name(&c stream_arg, ptds); \
-    return scuda_copy3d_start(&c, stream, ptds, sync, peer); \
+    if (scuda_copy3d_in_host(&c.src) || scuda_copy3d_in_host(&c.dst)) \
+      return scuda_copy3d_start(&c, stream, ptds, sync, peer); \
+    ON_DEVICE(&c, stream, ptds, peer, scuda_wire_##name(&c stream_arg, ptds)); \
   }
 #define WITH(...) , __VA_ARGS__
 COPY_2D(cuMemcpy2D_v2, , , SCUDA_LEGACY_STREAM, 1)
@@ -464,7 +403,7 @@ static int valid_order(int32_t order) {
 static int32_t batch_stream(uint64_t stream, uint32_t ptds, uint64_t *failed) {
   if (stream == 1 || (!stream && !ptds)) return CUDA_ERROR_INVALID_VALUE;
   if (failed) *failed = UINT64_MAX;
-  return scuda_usable(stream);
+  return scuda_usable_anywhere(stream);
 }
 
 static int32_t batch(const uint64_t *dsts, const uint64_t *srcs, const uint64_t *sizes, uint64_t count,
