@@ -309,7 +309,7 @@ func TestSeveralShareAProgram(t *testing.T) {
 	}
 	errs := p.err.String()
 	for _, want := range []string{
-		"a copy: what it names is of two servers",
+		"cuMemsetD8Async: what it names is of two servers",
 		"the session with the scuda server " + second.addr + " is lost",
 	} {
 		if strings.Count(errs, want) != 1 {

@@ -121,6 +121,38 @@ static void big_between(struct gpu *from, struct gpu *to) {
   free(data), free(got);
 }
 
+static void fill_late(void *p) {
+  usleep(20000);
+  memset(p, 7, BIG);
+}
+
+// A copy in a stream of the other server comes behind what lies there, and before what follows.
+static void beside(struct gpu *own, struct gpu *other) {
+  unsigned char *sent, *back;
+  use(own);
+  CK(cuMemHostAlloc((void **)&sent, BIG, 0));
+  CK(cuMemHostAlloc((void **)&back, BIG, 0));
+  for (int rows = 0; rows < 2; rows++) {
+    CUDA_MEMCPY2D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = sent, .srcPitch = 64, .dstPitch = 96,
+                        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .WidthInBytes = 64, .Height = 100};
+    CUdeviceptr memory;
+    memset(sent, 1, BIG), memset(back, 2, BIG);
+    CK(cuMemAlloc(&memory, BIG));
+    CK(cuMemsetD8(memory, 3, BIG));
+    CK(cuLaunchHostFunc(other->stream, fill_late, sent));
+    up.dstDevice = memory;
+    if (rows) CK(cuMemcpy2DAsync(&up, other->stream));
+    else CK(cuMemcpyHtoDAsync(memory, sent, BIG, other->stream));
+    CK(cuMemcpyDtoHAsync(back, memory, BIG, other->stream));
+    CK(cuStreamSynchronize(other->stream));
+    for (int i = 0; i < (rows ? 96 * 100 : BIG); i++)
+      CHECK(back[i] == (rows && i % 96 >= 64 ? 3 : 7), "byte %d, rows %d: %d", i, rows, back[i]);
+    CK(cuMemFree(memory));
+  }
+  CK(cuMemFreeHost(sent));
+  CK(cuMemFreeHost(back));
+}
+
 int main(int argc, char **argv) {
   start(argc, argv);
   int count, can = 1, value = 1;
@@ -206,6 +238,9 @@ int main(int argc, char **argv) {
   CK(cuLibraryUnload(library));
   WANT(cuLibraryGetKernel(&kernel, library, "vector_add"), CUDA_ERROR_INVALID_HANDLE);
 
+  beside(&one, &two);
+  beside(&two, &one);
+
   // what there is not between servers
   use(&one);
   CK(cuDeviceCanAccessPeer(&can, 0, last));
@@ -213,7 +248,7 @@ int main(int argc, char **argv) {
   CHECK(can == 0 && value == 0, "peers: %d, %d", can, value);
   WANT(cuCtxEnablePeerAccess(two.context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   WANT(cuCtxDisablePeerAccess(two.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-  WANT(cuMemcpyHtoDAsync(one.a, data, 16, two.stream), CUDA_ERROR_NOT_SUPPORTED);
+  WANT(cuMemsetD8Async(one.a, 0, 16, two.stream), CUDA_ERROR_NOT_SUPPORTED);
   use(&two);
   WANT(LAUNCH(one.add, 1, 1, 0, NULL, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);
   WANT(LAUNCH(two.add, 1, 1, 0, one.stream, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);

@@ -100,6 +100,13 @@ static int32_t go_between(struct scuda_copy3d *c, const struct scuda_named *dest
   return r ? r : wait_for(destination, out, ptds);
 }
 
+/* A capture of another stream forbids waits, but no work for a stream. */
+static struct scuda_self self_begin(uint64_t stream) {
+  const struct scuda_self self = scuda_self_begin(scuda_thread()->current);
+  if (stream < 2 || !atomic_load(&scuda_captures)) scuda_thread()->own = self.own;
+  return self;
+}
+
 int scuda_between_3d(const struct scuda_copy3d *copy3d, uint64_t stream, uint32_t ptds, int peer, int32_t *r) {
   struct scuda_copy3d c = *copy3d;
   struct scuda_named source = {0}, destination = {0};
@@ -112,10 +119,24 @@ int scuda_between_3d(const struct scuda_copy3d *copy3d, uint64_t stream, uint32_
   if (peer && ((*r = check_context(c.dst.context)) || (*r = check_context(c.src.context)))) return 1;
   if (is_empty(&c)) return 1;
   c.src.context = c.dst.context = 0;
-  /* A capture of another stream forbids waits, but no work for a stream. */
-  const struct scuda_self self = scuda_self_begin(scuda_thread()->current);
-  if (stream < 2 || !atomic_load(&scuda_captures)) scuda_thread()->own = self.own;
+  const struct scuda_self self = self_begin(stream);
   *r = go_between(&c, &destination, &source, stream, ptds);
+  scuda_self_end(self);
+  return 1;
+}
+
+int scuda_beside_3d(const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds, int32_t *r) {
+  const uint64_t thread = 2;
+  struct scuda_named of = {0}, memory = {0};
+  scuda_name_object(&of, stream);
+  scuda_copy3d_name(&memory, &c->src), scuda_copy3d_name(&memory, &c->dst);
+  if (!of.known || !memory.known || memory.different || of.server == memory.server || is_empty(c)) return 0;
+  if ((*r = scuda_usable_anywhere(stream))) return 1;
+  if (scuda_stream_capturing(stream, ptds)) return 0;
+  const struct scuda_self self = self_begin(stream);
+  *r = wait_for(&of, stream, ptds);
+  if (!*r) *r = scuda_copy3d_start(c, thread, ptds, 1, 0);
+  if (!*r) *r = wait_for(&memory, thread, ptds);
   scuda_self_end(self);
   return 1;
 }

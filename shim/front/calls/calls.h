@@ -139,6 +139,8 @@ int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream,
 /* 1 where the copy is from memory of one server to that of another, with its result (between.c) */
 int scuda_between(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r);
 int scuda_between_3d(const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds, int peer, int32_t *r);
+/* likewise, where it is between the program's memory and that of a server, in a stream of another one */
+int scuda_beside_3d(const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds, int32_t *r);
 /* finds out what each address is */
 int32_t scuda_copy(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
 

@@ -30,6 +30,13 @@ static int32_t visit(struct scuda_visit *v, const struct scuda_range *to, const 
   return scuda_visit_named(v, &n, "a copy");
 }
 
+static int beside(struct scuda_copy3d_end src, struct scuda_copy3d_end dst, uint64_t bytes, uint64_t stream,
+                  uint32_t ptds, int32_t *r) {
+  const struct scuda_copy3d c = line(src, dst, bytes);
+  if ((!src.host && !src.device) || (!dst.host && !dst.device)) return 0;
+  return scuda_beside_3d(&c, stream, ptds, r);
+}
+
 /* ---- uploads ---- */
 
 static int32_t pull(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t ptds, int sync,
@@ -80,8 +87,9 @@ static int32_t upload(const struct scuda_range *to, const struct scuda_range *fr
                       uint64_t bytes, uint64_t stream, uint32_t ptds, uint32_t flags) {
   if (SCUDA_LIKELY(!scuda_several())) return upload_there(to, from, dst, src, bytes, stream, ptds, flags);
   struct scuda_visit v;
-  int32_t r = visit(&v, to, NULL, stream);
-  if (r) return r;
+  int32_t r;
+  if (beside(in_host(src), on_device(dst), bytes, stream, ptds, &r)) return r;
+  if ((r = visit(&v, to, NULL, stream))) return r;
   r = upload_there(to, from, dst, src, bytes, stream, ptds, flags);
   if (!r && bytes) scuda_managed_uploads(dst, src, bytes, changes_yet(from, src, bytes, stream, ptds, flags));
   scuda_visit_end(v);
@@ -126,8 +134,9 @@ static int32_t download(const struct scuda_range *to, const struct scuda_range *
                         uint64_t bytes, uint64_t stream, uint32_t ptds, int sync) {
   if (SCUDA_LIKELY(!scuda_several())) return download_there(to, from, dst, src, bytes, stream, ptds, sync);
   struct scuda_visit v;
-  int32_t r = visit(&v, NULL, from, stream);
-  if (r) return r;
+  int32_t r;
+  if (beside(on_device(src), in_host(dst), bytes, stream, ptds, &r)) return r;
+  if ((r = visit(&v, NULL, from, stream))) return r;
   r = download_there(to, from, dst, src, bytes, stream, ptds, sync);
   scuda_visit_end(v);
   return r;

@@ -290,8 +290,9 @@ static int32_t start_there(const struct scuda_copy3d *c, uint64_t stream, uint32
 int32_t scuda_copy3d_start(const struct scuda_copy3d *c, uint64_t stream, uint32_t how, int sync, int peer) {
   if (SCUDA_LIKELY(!scuda_several())) return start_there(c, stream, how, sync, peer);
   struct scuda_visit v;
-  int32_t r = visit(&v, c, stream);
-  if (r) return r;
+  int32_t r;
+  if (!peer && scuda_beside_3d(c, stream, how, &r)) return r;
+  if ((r = visit(&v, c, stream))) return r;
   r = start_there(c, stream, how, sync, peer);
   scuda_visit_end(v);
   return r;
