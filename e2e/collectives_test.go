@@ -77,7 +77,12 @@ func ranksOf(t *testing.T, name, what string, env ...[]string) []*process {
 
 // preloaded is what a program has in its environment that has scuda by LD_PRELOAD alone.
 func preloaded(s *server) []string {
-	return []string{"SCUDA_SERVER=" + s.addr, "LD_PRELOAD=" + lib + "/libscuda.so", "LD_LIBRARY_PATH=" + lib}
+	return preloadedFor(s.addr)
+}
+
+// preloadedFor is the same for one server or a list of them.
+func preloadedFor(list string) []string {
+	return clientEnv(list, "LD_PRELOAD="+lib+"/libscuda.so")
 }
 
 // Collectives of two to four ranks, on one server and between two, are what they are to be.
@@ -159,8 +164,7 @@ func TestRanksAreSpread(t *testing.T) {
 func TestCommunicatorsOfOneProcess(t *testing.T) {
 	one, other := collectiveServerOf(t, "2", trusted...), collectiveServerOf(t, "1", trusted...)
 	for _, list := range []string{collectiveServerOf(t, "3", trusted...).addr, one.addr + "," + other.addr} {
-		p := start(t, []string{"SCUDA_SERVER=" + list, "LD_PRELOAD=" + lib + "/libscuda.so", "LD_LIBRARY_PATH=" + lib},
-			program("communicators"), kernels, "several", "0", "3")
+		p := start(t, preloadedFor(list), program("communicators"), kernels, "several", "0", "3")
 		if code := p.wait(patience); code != 0 {
 			t.Fatalf("exit status %d\n%s%s", code, p.out, p.err)
 		}

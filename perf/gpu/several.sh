@@ -33,7 +33,7 @@ for n in 0 1 2 3; do
 done
 
 nccl() { # the NCCL of PyTorch's wheel
-  python3 -c 'import nvidia.nccl; print(list(nvidia.nccl.__path__)[0] + "/lib/libnccl.so.2")'
+  (cd "$here" && python3 -c 'import nccl; print(nccl.wheel_library())')
 }
 
 gpus=$(nvidia-smi -L | wc -l)
@@ -134,7 +134,7 @@ verdict "torch.profiler over both" $?
 tail -5 "$out/profiled"
 
 cat >"$work/parallel.py" <<'P'
-import sys, torch
+import torch
 torch.manual_seed(1)
 torch.use_deterministic_algorithms(True)
 m = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 16)).cuda()

@@ -202,8 +202,8 @@ static int32_t contexts(uint64_t to, uint64_t from) {
 
 /* Unified memory is of the copy's server by now, whatever context it was made in. Without a stream such a copy comes
  * behind all that there is, and before all that follows. */
-static int same_server(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream,
-                       uint32_t ptds, int serial, int32_t *r) {
+static int copy_managed_peer(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream,
+                             uint32_t ptds, int serial, int32_t *r) {
   if (!to || !from || scuda_slot_server(to) == scuda_slot_server(from) ||
       (!scuda_is_managed(dst) && !scuda_is_managed(src))) return 0;
   struct scuda_named n = {0};
@@ -224,14 +224,14 @@ int scuda_pre_cuMemcpyPeer(uint64_t dst, uint64_t to, uint64_t src, uint64_t fro
   if ((*r = contexts(to, from))) return 1;
   int how = scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
   if (how == 1 || SCUDA_LIKELY(!scuda_several())) return how;
-  return same_server(dst, to, src, from, bytes, SCUDA_LEGACY_STREAM, ptds, 1, r) ? 1 : how;
+  return copy_managed_peer(dst, to, src, from, bytes, SCUDA_LEGACY_STREAM, ptds, 1, r) ? 1 : how;
 }
 
 int scuda_pre_cuMemcpyPeerAsync(uint64_t dst, uint64_t to, uint64_t src, uint64_t from, uint64_t bytes, uint64_t stream,
                                 uint32_t ptds, int32_t *r) {
   if ((*r = contexts(to, from))) return 1;
   if (SCUDA_UNLIKELY(scuda_several()) && (scuda_between(dst, src, bytes, stream, ptds, r) ||
-                                          same_server(dst, to, src, from, bytes, stream, ptds, 0, r))) return 1;
+                                          copy_managed_peer(dst, to, src, from, bytes, stream, ptds, 0, r))) return 1;
   return scuda_pre_cuMemcpyDtoD_v2(dst, src, bytes, ptds, r);
 }
 
