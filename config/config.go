@@ -9,9 +9,9 @@
 // XDG_CONFIG_HOME is not looked at. Blanks around a value do not count. A host file that cannot be opened is none;
 // one that cannot be read, or is longer than 64 KiB before its first line ends, is an error. Both may say the name of a
 // remembered server (the file servers beside host, which scuda login writes), and both may say several servers, with
-// commas between them. A token is SCUDA_TOKEN, else the first
-// such line of the file SCUDA_TOKEN_FILE, else the one that is remembered for the server, else that of the file token
-// beside host.
+// commas between them. A token is SCUDA_TOKEN, or the server's element of it where that is a list ([ofServer]), else
+// the first such line of the file SCUDA_TOKEN_FILE, else the one that is remembered for the server, else that of the
+// file token beside host.
 //
 // The C fronts decide by themselves whether a server is configured, since they must know it before anything is
 // loaded, and read SCUDA_LOG, since they log before (shim/front/base/common.c). They and this package are tested with
@@ -139,7 +139,7 @@ func Told(address, tokenFile, fingerprint string) (transport.Target, error) {
 		to.Token, err = ReadToken(tokenFile)
 		to.TokenOf = tokenFile
 	} else {
-		to.Token, to.TokenOf, err = token(s)
+		to.Token, to.TokenOf, err = token(address, s)
 	}
 	if err != nil {
 		return to, err
@@ -163,13 +163,19 @@ func Token(address string) (text []byte, source string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return token(saved(list, address))
+	return token(address, saved(list, address))
 }
 
-func token(s *Saved) (text []byte, source string, err error) {
-	if text := strings.Trim(os.Getenv("SCUDA_TOKEN"), blanks); text != "" {
+func token(address string, s *Saved) (text []byte, source string, err error) {
+	if text, err := ofServer("SCUDA_TOKEN", address); err != nil {
+		return nil, "", fmt.Errorf("%w; a token with a comma in it goes into SCUDA_TOKEN_FILE", err)
+	} else if text != "" {
+		source = "SCUDA_TOKEN"
+		if strings.Contains(text, ",") {
+			source += ", which is one token, as one server is set,"
+		}
 		b, err := CheckToken(text, "SCUDA_TOKEN")
-		return b, "SCUDA_TOKEN", err
+		return b, source, err
 	}
 	if path := os.Getenv("SCUDA_TOKEN_FILE"); path != "" {
 		b, err := ReadToken(path)

@@ -20,7 +20,8 @@ func home(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", folder)
-	for _, name := range []string{"SCUDA_SERVER", "SCUDA_TOKEN", "SCUDA_TOKEN_FILE"} {
+	for _, name := range []string{"SCUDA_SERVER", "SCUDA_SPREAD", "SCUDA_TOKEN", "SCUDA_TOKEN_FILE",
+		"SCUDA_FINGERPRINT"} {
 		t.Setenv(name, "")
 	}
 	if err := os.Mkdir(filepath.Join(folder, "scuda"), 0o700); err != nil {
@@ -149,6 +150,44 @@ func TestToken(t *testing.T) {
 			got, _, err := Token("gpu:1")
 			if string(got) != c.want || !errors.Is(err, c.err) {
 				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestOfServer: a variable says one thing of all servers that are set, or one of each.
+func TestOfServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		servers, spread, tokens string
+		want                    map[string]string // server: its token, or what the error says
+	}{
+		"one of all": {servers: "a:1,b:1", tokens: "x",
+			want: map[string]string{"a:1": "x", "b:1": "x", "c:1": "x"}},
+		"one of each": {servers: "a:1, b:1", tokens: " x , y ", want: map[string]string{"a:1": "x", "b:1": "y"}},
+		"one says nothing": {servers: "a:1,b:1", tokens: ",y",
+			want: map[string]string{"a:1": "of the file", "b:1": "y"}},
+		"another server": {servers: "a:1,b:1", tokens: "x,y", want: map[string]string{"c:1": "and c:1 is none of these"}},
+		"too few": {servers: "a:1,b:1,c:1", tokens: "x,y",
+			want: map[string]string{"a:1": "and SCUDA_SERVER has 3"}},
+		"too many":           {servers: "a:1,b:1", tokens: "x,y,z", want: map[string]string{"a:1": "has 3 elements"}},
+		"a comma in a token": {servers: "a:1", tokens: "x,y", want: map[string]string{"a:1": "x,y", "b:1": "x,y"}},
+		"and no server":      {tokens: "x,y", want: map[string]string{"a:1": "x,y"}},
+		"ranks":              {servers: "a:1", spread: "a:1,b:1", tokens: "x,y", want: map[string]string{"b:1": "y"}},
+		"ranks, too few": {servers: "a:1", spread: "a:1,b:1", tokens: "x,y,z",
+			want: map[string]string{"b:1": "and SCUDA_SPREAD"}},
+		"bad list of servers": {servers: "a:1,,b:1", tokens: "x,y", want: map[string]string{"a:1": "is empty"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			write(t, filepath.Join(home(t), "token"), "of the file\n")
+			t.Setenv("SCUDA_SERVER", c.servers)
+			t.Setenv("SCUDA_SPREAD", c.spread)
+			t.Setenv("SCUDA_TOKEN", c.tokens)
+			for server, want := range c.want {
+				got, _, err := Token(server)
+				if err == nil && string(got) != want || err != nil && (!errors.Is(err, ErrList) ||
+					!strings.Contains(err.Error(), want)) {
+					t.Errorf("%s: %q, %v", server, got, err)
+				}
 			}
 		})
 	}

@@ -77,6 +77,45 @@ func Configured() (servers []string, source string, err error) {
 	return servers, source, nil
 }
 
+// ofServer gives what a variable says of a server. Where several servers are set, it says one thing of all, or one of
+// each: a list with commas between, in the order of SCUDA_SPREAD, else of SCUDA_SERVER or the host file. An empty
+// element says nothing, as if the variable were not set. Where one server is set, a comma is a character as others are:
+// tokens that people have made may have some.
+func ofServer(variable, address string) (text string, err error) {
+	text = strings.Trim(os.Getenv(variable), blanks)
+	if !strings.Contains(text, ",") {
+		return text, nil
+	}
+	servers, source, err := set()
+	if err != nil {
+		return "", err
+	}
+	if len(servers) < 2 {
+		return text, nil
+	}
+	words := strings.Split(text, ",")
+	if len(words) != len(servers) {
+		return "", fmt.Errorf("%w: %s has %d elements with commas between, and %s has %d servers; write one for all "+
+			"servers, or one for each in their order", ErrList, variable, len(words), source, len(servers))
+	}
+	i := slices.Index(servers, address)
+	if i < 0 {
+		return "", fmt.Errorf("%w: %s has an element for each server of %s, and %s is none of these; unset it, or name that "+
+			"server there", ErrList, variable, source, address)
+	}
+	return strings.Trim(words[i], blanks), nil
+}
+
+// set gives all servers that are set: also those of the other ranks, where each has its own.
+func set() (servers []string, source string, err error) {
+	if list := strings.Trim(os.Getenv("SCUDA_SPREAD"), blanks); list != "" &&
+		strings.Trim(os.Getenv("SCUDA_SERVER"), blanks) != "" {
+		servers, err = Spread(list)
+		return servers, "SCUDA_SPREAD", err
+	}
+	return Configured()
+}
+
 // Server gives the configured server as HOST:PORT and what configured it, or two empty strings where nothing does. It
 // is for what works with one server; several are [ErrSeveral].
 func Server() (addr, source string, err error) {

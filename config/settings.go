@@ -18,11 +18,13 @@ var Settings = []Setting{
 		Meaning: "servers with commas between, of which each rank of a launcher has one (nccl.md); `scuda run --spread` " +
 			"sets it, and `SCUDA_SERVER` to the first"},
 	{Name: "SCUDA_TOKEN", Common: true,
-		Meaning: "the token; else that of the file that `SCUDA_TOKEN_FILE` names; else the one that `scuda login` remembers"},
+		Meaning: "the token; with several servers one for all, or one for each with commas between, in their order; else " +
+			"that of the file that `SCUDA_TOKEN_FILE` names; else the one that `scuda login` remembers"},
 	{Name: "SCUDA_TOKEN_FILE", Common: true, Server: true,
 		Meaning: "file with the token; else `~/.config/scuda/token`"},
 	{Name: "SCUDA_FINGERPRINT", Common: true,
-		Meaning: "the fingerprint that the server must have; else that of `~/.config/scuda/known_servers` (tls.md)"},
+		Meaning: "the fingerprint that the server must have, or those of several servers, as `SCUDA_TOKEN`; else that of " +
+			"`~/.config/scuda/known_servers` (tls.md)"},
 	{Name: "SCUDA_CA", Meaning: "file with the authorities that servers' certificates must be of, instead of a " +
 		"fingerprint; else `~/.config/scuda/ca.crt`"},
 	{Name: "SCUDA_CERT", Meaning: "file with the client's certificate; else `~/.config/scuda/client.crt`"},
@@ -53,7 +55,8 @@ var Settings = []Setting{
 	{Name: "SCUDA_POOL_CERT", Meaning: "file with the certificate that is shown to that etcd"},
 	{Name: "SCUDA_POOL_KEY", Meaning: "file with its key"},
 	{Name: "SCUDA_POOL_CA", Meaning: "file with the authorities of that etcd's own certificate"},
-	{Name: "SCUDA_POOL_LEASE", Meaning: "the id of a program's lease, which `scuda-pool run` sets"},
+	{Name: "SCUDA_POOL_LEASE", Meaning: "the id of a program's lease, which `scuda-pool run` sets; of several servers " +
+		"those of all, with commas between"},
 	{Name: "SCUDA_POOL_GPUS", Meaning: "the UUIDs of its GPUs, likewise"},
 	{Name: "SCUDA_QUEUE", Common: true,
 		Meaning: "how long a program waits for a place on a server that is full: `30s`, `10m`, `2h`; `0`: not at all; " +

@@ -47,7 +47,9 @@ func clientTLS(address string, s *Saved, told string) (*tls.Config, error) {
 }
 
 func serverTrust(address string, s *Saved, told string) (*tls.Config, error) {
-	if text := strings.Trim(os.Getenv("SCUDA_FINGERPRINT"), blanks); text != "" {
+	if text, err := ofServer("SCUDA_FINGERPRINT", address); err != nil {
+		return nil, err
+	} else if text != "" {
 		fingerprint, err := certificate.ParseFingerprint(text)
 		if err != nil {
 			return nil, fmt.Errorf("SCUDA_FINGERPRINT: %w", err)
