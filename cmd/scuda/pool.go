@@ -20,13 +20,14 @@ var errNoPool = errors.New("scuda-pool is not installed")
 // poolOptions are those of `scuda run` that ask a pool for GPUs. scuda knows nothing of pools: another program does it,
 // so that what it needs is not in everybody's client.
 type poolOptions struct {
-	gpus   int
-	kind   string
-	memory config.Size
+	gpus, servers int
+	kind          string
+	memory        config.Size
 }
 
 func (o *poolOptions) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.gpus, "gpus", 0, "wait for `N` GPUs of the pool (scuda-pool, $SCUDA_POOL), and have them to itself")
+	f.IntVar(&o.servers, "servers", 0, "with --gpus: they are of `N` servers at most, and not all of one")
 	f.StringVar(&o.kind, "kind", "", "with --gpus: those whose product name has this `TEXT` in it")
 	f.Var(&o.memory, "gpu-memory", "with --gpus: each has at least this `SIZE` of memory")
 	f.Lookup("gpu-memory").DefValue = "0"
@@ -46,6 +47,9 @@ func (o *poolOptions) run(tokenFile string, args []string) error {
 		}
 	}
 	words := []string{program, "run", "--gpus", strconv.Itoa(o.gpus)}
+	if o.servers != 0 {
+		words = append(words, "--servers", strconv.Itoa(o.servers))
+	}
 	if o.kind != "" {
 		words = append(words, "--kind", o.kind)
 	}

@@ -24,6 +24,7 @@ func TestPoolOptions(t *testing.T) {
 		{[]string{"--gpus", "1", "--on", "a"}, exitUsage, "leave --server and --on out"},
 		{[]string{"--gpus", "-1"}, exitUsage, "--gpus: -1"},
 		{[]string{"--kind", "h200"}, exitUsage, "go with --gpus"},
+		{[]string{"--servers", "2"}, exitUsage, "go with --gpus"},
 	} {
 		cmd := newRun()
 		cmd.SetArgs(append(c.args, "--", "/bin/true"))
@@ -36,7 +37,8 @@ func TestPoolOptions(t *testing.T) {
 	if os.Getenv("SCUDA_TEST_POOL") != "" {
 		cmd := newRun()
 		t.Setenv("PATH", os.Getenv("SCUDA_TEST_POOL"))
-		cmd.SetArgs([]string{"--gpus", "2", "--kind", "h200", "--gpu-memory", "1GiB", "--", "/bin/true", "--gpus"})
+		cmd.SetArgs([]string{"--gpus", "2", "--servers", "2", "--kind", "h200", "--gpu-memory", "1GiB", "--", "/bin/true",
+			"--gpus"})
 		t.Fatal(cmd.ExecuteContext(t.Context())) // it is another program by then
 	}
 	script := "#!/bin/sh\necho \"pool: $@\"\n"
@@ -50,7 +52,7 @@ func TestPoolOptions(t *testing.T) {
 	again := exec.CommandContext(t.Context(), self, "-test.run", "^TestPoolOptions$")
 	again.Env = append(os.Environ(), "SCUDA_TEST_POOL="+bin)
 	out, err := again.CombinedOutput()
-	want := "pool: run --gpus 2 --kind h200 --memory 1073741824 -- " + self + " run -- /bin/true --gpus\n"
+	want := "pool: run --gpus 2 --servers 2 --kind h200 --memory 1073741824 -- " + self + " run -- /bin/true --gpus\n"
 	if err != nil || string(out) != want {
 		t.Errorf("%v: %q, not %q", err, out, want)
 	}

@@ -42,7 +42,7 @@ With --on, no server has to run on the other machine. scuda logs in there by ssh
 cache there the first time, and starts a server that serves this program alone and ends with it. The program's
 connections go through ssh, or with --direct to the machine itself, under TLS with a key that comes by ssh.
 
-With --gpus, a pool of servers chooses one (scuda-pool, which has to be installed).
+With --gpus, a pool of servers chooses one, or up to as many as --servers says (scuda-pool, which has to be installed).
 
 ` + exitHelp,
 		Example: "  scuda run -- python3 train.py\n  scuda run --server gpu1:14833 -- nvidia-smi\n" +
@@ -65,8 +65,8 @@ With --gpus, a pool of servers chooses one (scuda-pool, which has to be installe
 				return usage(errors.New("--spread names the servers: leave --server, --on and --gpus out"))
 			}
 			switch {
-			case pool.gpus == 0 && (pool.kind != "" || pool.memory > 0):
-				return usage(errors.New("--kind and --gpu-memory go with --gpus"))
+			case pool.gpus == 0 && (pool.servers != 0 || pool.kind != "" || pool.memory > 0):
+				return usage(errors.New("--servers, --kind and --gpu-memory go with --gpus"))
 			case pool.gpus < 0:
 				return usage(fmt.Errorf("--gpus: %d; write how many", pool.gpus))
 			case pool.gpus > 0 && (on.word != "" || address != ""):

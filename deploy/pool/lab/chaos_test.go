@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"strings"
@@ -26,16 +25,18 @@ func number(t *testing.T, variable string, usual int) int {
 	return n
 }
 
-// Many processes take leases and give them back, while servers, agents, etcd and some of the programs are killed and
-// started again: no GPU is given twice, and none is lost for longer than a lease's time.
+// Many processes take GPUs of one and of several servers and give them back, while servers, agents, etcd and some of
+// the programs are killed and started again: no GPU is given twice, and none is lost for longer than a lease's time.
 func TestKilledAllTheTime(t *testing.T) {
 	t.Parallel()
 	leases, processes := number(t, "SCUDA_POOL_LEASES", 24), number(t, "SCUDA_POOL_PROCESSES", 6)
 	const lasts = 5 * time.Second
 	l := open(t)
-	machines := []*machine{l.serve("sim:2,memory=1GiB"), l.serve("sim:2,memory=1GiB"), l.serve("sim:1,memory=1GiB")}
+	machines := []*machine{l.serve("sim:2,memory=1GiB,name=A"), l.serve("sim:2,memory=1GiB,name=B"),
+		l.serve("sim:1,memory=1GiB,name=C")}
 	l.time = "50ms"
 
+	wants := [][2]string{{"1", "1"}, {"3", "2"}, {"2", "1"}, {"2", "2"}, {"4", "3"}} // GPUs, and servers at most
 	var done, refused, killed atomic.Int64
 	step := make(chan struct{}, leases) // one for each lease that was taken
 	var all sync.WaitGroup
@@ -47,7 +48,8 @@ func TestKilledAllTheTime(t *testing.T) {
 					return
 				}
 				for {
-					p := l.run([]string{"vision", "text"}[i%2], []string{"--gpus", strconv.Itoa(1 + rand.N(2)), "--lease",
+					want := wants[n%int64(len(wants))]
+					p := l.run([]string{"vision", "text"}[i%2], []string{"--gpus", want[0], "--servers", want[1], "--lease",
 						lasts.String()})
 					if n%12 == 0 && killed.CompareAndSwap(n/12-1, n/12) {
 						<-p.has()

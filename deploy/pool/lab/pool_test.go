@@ -81,7 +81,8 @@ func TestRefused(t *testing.T) {
 		flags []string
 		says  string
 	}{
-		{[]string{"--gpus", "3"}, "no server of the pool has that: 3 GPUs; a program uses one server"},
+		{[]string{"--gpus", "3"}, "no server of the pool has that: 3 GPUs; all are of one server, unless --servers"},
+		{[]string{"--gpus", "3", "--servers", "2"}, "3 GPUs of up to 2 servers; they are not of more servers than --servers"},
 		{[]string{"--kind", "H200"}, `no server of the pool has that: 1 GPU of the kind "H200"`},
 		{[]string{"--memory", "2GiB"}, "no server of the pool has that: 1 GPU with 2 GiB"},
 		{[]string{"--etcd", "unix://" + l.folder + "/none"}, "the pool's etcd does not answer"},
@@ -99,6 +100,8 @@ func TestRefused(t *testing.T) {
 		says string
 	}{
 		{[]string{"run", "--gpus", "0", "--", "true"}, 2, "--gpus: 0"},
+		{[]string{"run", "--servers", "0", "--", "true"}, 2, "--servers: 0; it is 1 to 16"},
+		{[]string{"run", "--servers", "17", "--", "true"}, 2, "--servers: 17; it is 1 to 16"},
 		{[]string{"run", "--lease", "1s", "--", "true"}, 2, "--lease: 1s"},
 		{[]string{"run", "--etcd", "http://127.0.0.1:1", "--", "true"}, 2, "the pool's etcd cannot be asked so"},
 		{[]string{"run", "--etcd", "https://127.0.0.1:1", "--", "true"}, 2, "it wants a certificate"},

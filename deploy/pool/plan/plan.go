@@ -1,12 +1,13 @@
-// Package plan says who of those that wait for GPUs of a pool is next, and on which server. It is pure: it is told what
-// there is ([State]) and answers where requests may go now ([State.Next]). All who wait look at the same state and come
-// to the same answer, so nobody has to be asked. An answer that is wrong, because the state was old, does no harm: the
-// server itself says whether GPUs are free.
+// Package plan says who of those that wait for GPUs of a pool is next, and on which servers. It is pure: it is told
+// what there is ([State]) and answers where requests may go now ([State.Next]). All who wait look at the same state and
+// come to the same answer, so nobody has to be asked. An answer that is wrong, because the state was old, does no harm:
+// the server itself says whether GPUs are free.
 //
 // Requests are in one queue: first the tenant that was served the longest ago, of one tenant the oldest first. A
-// request that finds no place keeps GPUs of the server that has most of what it needs: nobody behind it gets these. So
-// those that want many GPUs are not passed for ever by those that want one, and who waits for one kind of GPU holds up
-// nobody who wants another kind.
+// request that finds no place keeps GPUs of the server that has most of what it needs, or of the servers where it may
+// have several: nobody behind it gets these. So those that want many GPUs are not passed for ever by those that want
+// one, and who waits for one kind of GPU holds up nobody who wants another kind. To keep is no more than what this
+// order says: nobody who waits has leases, so no two can wait for what the other has.
 package plan
 
 import (
@@ -78,11 +79,12 @@ type Request struct {
 	Order int64 `json:"-"` // a number that grows with each that comes
 }
 
-// Want is what somebody wants: so many whole GPUs of one server.
+// Want is what somebody wants: so many whole GPUs.
 type Want struct {
-	GPUs   int         `json:"gpus"`
-	Kind   string      `json:"kind,omitempty"`         // a part of the product's name, whatever the case; "": any
-	Memory config.Size `json:"memory_bytes,omitempty"` // that each GPU has at least
+	GPUs    int         `json:"gpus"`
+	Servers int         `json:"servers,omitempty"`      // that they are of at most; 0: 1
+	Kind    string      `json:"kind,omitempty"`         // a part of the product's name, whatever the case; "": any
+	Memory  config.Size `json:"memory_bytes,omitempty"` // that each GPU has at least
 }
 
 // String is how people are told of a wish.
@@ -97,11 +99,18 @@ func (w Want) String() string {
 	if w.Memory > 0 {
 		text += fmt.Sprintf(" with %v", w.Memory)
 	}
+	if w.Servers > 1 {
+		text += fmt.Sprintf(" of up to %d servers", w.Servers)
+	}
 	return text
 }
 
-// Place is where a request may go.
-type Place struct {
+// Place is where a request may go: GPUs of one server after the other, in the order of their addresses. Leases are made
+// in this order. So of those that try for the same GPUs at the same time, one gets them.
+type Place []Part
+
+// Part is what a request gets of a server.
+type Part struct {
 	Server string
 	GPUs   []string
 }
@@ -120,11 +129,35 @@ func (w *Want) fitting(s *Server) (list []string) {
 	return list
 }
 
-// Could says whether a server of the pool has what a request wants, free or not.
+// options are what a request can have of each server: all that fit, free or not. Of one that has too few nothing is of
+// use to a request for one server.
+func (r *Request) options(servers []Server) (list []Part) {
+	if r.GPUs < 1 { // whoever writes to etcd may write anything
+		return nil
+	}
+	for i := range servers {
+		s := &servers[i]
+		fitting := r.fitting(s)
+		if len(fitting) >= r.GPUs || r.Servers > 1 && len(fitting) > 0 {
+			if !slices.Contains(r.Except, s.Address) {
+				list = append(list, Part{s.Address, fitting})
+			}
+		}
+	}
+	return list
+}
+
+// Of are the servers of the pool that have something of what a request wants, free or not.
+func (st *State) Of(r *Request) (list []*Server) {
+	for _, p := range r.options(st.Servers) {
+		list = append(list, &st.Servers[slices.IndexFunc(st.Servers, func(s Server) bool { return s.Address == p.Server })])
+	}
+	return list
+}
+
+// Could says whether the pool has what a request wants, free or not.
 func (st *State) Could(r *Request) bool {
-	return slices.ContainsFunc(st.Servers, func(s Server) bool {
-		return !slices.Contains(r.Except, s.Address) && len(r.fitting(&s)) >= r.GPUs
-	})
+	return fit(r.options(st.Servers), r) != nil
 }
 
 // Free are the GPUs of each server that nobody has.
@@ -195,37 +228,88 @@ func (st *State) Left() map[string][]string {
 
 func (st *State) next() (places map[string]Place, free map[string][]string) {
 	places, free = map[string]Place{}, st.Free()
+	open := slices.DeleteFunc(slices.Clone(st.Servers), func(s Server) bool { return s.Draining })
 	for _, r := range st.Sorted() {
-		var best string
-		var have []string // of the best server's GPUs, what the request can have
-		for i := range st.Servers {
-			s := &st.Servers[i]
-			fitting := r.fitting(s)
-			if s.Draining || slices.Contains(r.Except, s.Address) || len(fitting) < r.GPUs {
-				continue
-			}
-			list := slices.DeleteFunc(fitting, func(g string) bool { return !slices.Contains(free[s.Address], g) })
-			if best == "" || better(len(list), len(have), r.GPUs) {
-				best, have = s.Address, list
-			}
+		options := r.options(open)
+		have := make([]Part, len(options)) // what is free of them
+		for i, o := range options {
+			have[i] = Part{o.Server, slices.DeleteFunc(slices.Clone(o.GPUs), func(g string) bool {
+				return !slices.Contains(free[o.Server], g)
+			})}
 		}
-		if best == "" {
-			continue
+		place := fit(have, &r)
+		if place != nil {
+			places[r.ID] = place
+		} else {
+			place = keep(options, have, &r)
 		}
-		if len(have) >= r.GPUs {
-			have = have[:r.GPUs]
-			places[r.ID] = Place{best, have}
+		for _, p := range place {
+			free[p.Server] = slices.DeleteFunc(free[p.Server], func(g string) bool { return slices.Contains(p.GPUs, g) })
 		}
-		free[best] = slices.DeleteFunc(free[best], func(g string) bool { return slices.Contains(have, g) })
 	}
 	return places, free
 }
 
-// better says whether so many free GPUs are a better place for a request than what was found so far: one where it fits
-// before others, there the fullest, and else the one that has most.
-func better(n, before, wanted int) bool {
-	if n >= wanted && before >= wanted {
-		return n < before
+// fit finds a place for a request among what it can have, nil where there is none: of as few servers as can be, and of
+// one that does for what is left the one that has the least.
+func fit(have []Part, r *Request) (place Place) {
+	have = slices.Clone(have)
+	slices.SortStableFunc(have, func(a, b Part) int { return len(b.GPUs) - len(a.GPUs) })
+	need := r.GPUs
+	for i, p := range have {
+		if i >= max(r.Servers, 1) {
+			return nil
+		}
+		if len(p.GPUs) < need {
+			place = append(place, p)
+			need -= len(p.GPUs)
+			continue
+		}
+		for _, q := range have[i+1:] {
+			if len(q.GPUs) >= need && len(q.GPUs) < len(p.GPUs) {
+				p = q
+			}
+		}
+		place = append(place, Part{p.Server, p.GPUs[:need]})
+		slices.SortFunc(place, func(a, b Part) int { return cmp.Compare(a.Server, b.Server) })
+		return place
 	}
-	return n > before
+	return nil
+}
+
+// keep chooses what is kept for a request that finds no place: the free GPUs of those servers that together have enough
+// for it, and of such servers those that have most that is free. It is the most indeed, not nearly: what is kept for
+// the first in the queue then never becomes less, and grows whenever a lease of these servers ends. nil: no servers
+// have enough, free or not.
+func keep(options, have []Part, r *Request) Place {
+	if fit(options, r) == nil { // so what follows is no bigger than the pool, whatever somebody wants
+		return nil
+	}
+	// most[n][m] are the n servers with m GPUs, or at least as many as are wanted, that have most free ones.
+	type choice struct {
+		free int
+		of   Place // nil: there are no such servers
+	}
+	most := make([][]choice, min(max(r.Servers, 1), len(options))+1)
+	for n := range most {
+		most[n] = make([]choice, r.GPUs+1)
+	}
+	most[0][0].of = Place{}
+	for i, o := range options {
+		for n := len(most) - 2; n >= 0; n-- { // backwards, as each server counts once
+			for m, c := range most[n] {
+				next := &most[n+1][min(m+len(o.GPUs), r.GPUs)]
+				if free := c.free + len(have[i].GPUs); c.of != nil && (next.of == nil || free > next.free) {
+					*next = choice{free, append(slices.Clone(c.of), have[i])}
+				}
+			}
+		}
+	}
+	var best choice
+	for _, c := range most {
+		if enough := c[r.GPUs]; enough.of != nil && (best.of == nil || enough.free > best.free) {
+			best = enough
+		}
+	}
+	return best.of
 }

@@ -6,6 +6,7 @@
 //	/scuda-pool/queue/ID                    plan.Request, of who waits
 //	/scuda-pool/held/HOST:PORT/LEASE        plan.Held, of who has it
 //	/scuda-pool/turns/TENANT                when a tenant was served, and how often: the key's revision and version
+//	/scuda-pool/turns/TENANT/N              how often it was with more than N servers: the key's version
 //
 // All of it can be lost: which GPUs are free is said by the servers alone.
 package store
@@ -183,16 +184,22 @@ func (s *Session) Announce(ctx context.Context, v *plan.Server) error {
 // Wait has a request in the queue.
 func (s *Session) Wait(ctx context.Context, r *plan.Request) error { return s.put(ctx, queue+r.ID, r) }
 
-// Served takes a request out of the queue, as it has a lease: its tenant has had a turn.
-func (s *Session) Served(ctx context.Context, r *plan.Request, h *plan.Held) error {
-	text, err := json.Marshal(h)
-	if err != nil {
-		return err
-	}
-	return s.pool.commit(ctx, func(t clientv3.Txn) clientv3.Txn {
-		return t.Then(clientv3.OpDelete(queue+r.ID), clientv3.OpPut(turns+r.Tenant, ""),
+// Served takes a request out of the queue, as it has leases: its tenant has had a turn.
+func (s *Session) Served(ctx context.Context, r *plan.Request, list []plan.Held) error {
+	ops := []clientv3.Op{clientv3.OpDelete(queue + r.ID)}
+	for i, h := range list {
+		text, err := json.Marshal(h)
+		if err != nil {
+			return err
+		}
+		turn := turns + r.Tenant
+		if i > 0 { // a transaction changes no key twice, and each lease counts
+			turn = fmt.Sprintf("%s/%d", turn, i)
+		}
+		ops = append(ops, clientv3.OpPut(turn, ""),
 			clientv3.OpPut(held+h.Server+"/"+h.Lease, string(text), clientv3.WithLease(s.Lease())))
-	})
+	}
+	return s.pool.commit(ctx, func(t clientv3.Txn) clientv3.Txn { return t.Then(ops...) })
 }
 
 // Changes tells when leases of a server are taken or given back through the pool, until the context ends.

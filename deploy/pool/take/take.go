@@ -1,6 +1,7 @@
-// Package take gets a program its GPUs of a pool: it stands in the queue, has the server that is chosen make a lease,
-// keeps that alive and gives it back. `scuda-pool run` calls it. The lease is the server's; what stands in etcd is only
-// by what others choose.
+// Package take gets a program its GPUs of a pool: it stands in the queue, has each server that is chosen make a lease,
+// keeps these alive and gives them back. `scuda-pool run` calls it. Leases are the servers'; what stands in etcd is
+// only by what others choose. Nobody waits with a lease in hand: where one server of several makes none, those of the
+// others are given back at once.
 package take
 
 import (
@@ -11,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"scuda.dev/scuda/deploy/pool/plan"
@@ -40,21 +43,27 @@ type Admin interface {
 type Options struct {
 	plan.Want
 	Who   string        // for people
-	Lasts time.Duration // the lease, without being renewed
+	Lasts time.Duration // a lease, without being renewed
 	TTL   time.Duration // of the place in the queue, when this process has died
 	Dial  func(*plan.Server) (Admin, error)
 	Note  io.Writer // people are told what is waited for
 }
 
-// Taken is a lease that a program has.
+// Taken are the leases that a program has, one of each of its servers.
 type Taken struct {
+	Leases []*Lease
+
+	session *store.Session
+}
+
+// Lease is one of them.
+type Lease struct {
+	admin.Granted
 	Server      plan.Server
 	Fingerprint string // as the server itself says it
-	Lease       admin.Granted
 
-	o       *Options
-	session *store.Session
-	until   time.Time // the lease holds, by this machine's clock
+	o     *Options
+	until time.Time // it holds, by this machine's clock
 }
 
 const (
@@ -79,7 +88,7 @@ type rest struct {
 	version int64
 }
 
-// Take waits for GPUs, and gives the lease.
+// Take waits for GPUs, and gives the leases.
 func Take(ctx context.Context, pool *store.Pool, o Options) (*Taken, error) {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
@@ -95,7 +104,11 @@ func Take(ctx context.Context, pool *store.Pool, o Options) (*Taken, error) {
 	defer cancel()
 	st, _ := view.Now()
 	if !st.Could(&t.request) {
-		return nil, fmt.Errorf("%w: %v; a program uses one server; scuda-pool status shows what there is", ErrNone, o.Want)
+		text := "all are of one server, unless --servers says how many"
+		if o.Servers > 1 {
+			text = "they are not of more servers than --servers says"
+		}
+		return nil, fmt.Errorf("%w: %v; %s; scuda-pool status shows what there is", ErrNone, o.Want, text)
 	}
 	if t.request.Tenant, err = t.tenant(ctx, &st); err != nil {
 		return nil, err
@@ -113,11 +126,9 @@ func Take(ctx context.Context, pool *store.Pool, o Options) (*Taken, error) {
 // tenant asks the servers who asks. Whoever does not know it gets no request of it.
 func (t *taker) tenant(ctx context.Context, st *plan.State) (string, error) {
 	var last error
-	for i := range st.Servers {
-		s := &st.Servers[i]
-		alone := plan.State{Servers: []plan.Server{*s}}
-		if !alone.Could(&t.request) {
-			continue
+	for _, s := range st.Of(&t.request) {
+		if !st.Could(&t.request) { // without those that have refused
+			break
 		}
 		c, err := t.Dial(s)
 		if err == nil {
@@ -151,7 +162,7 @@ func final(err error) bool {
 		!errors.Is(err, admin.ErrNoServer) && !errors.Is(err, context.DeadlineExceeded)
 }
 
-// wait stands in the queue until there is a lease.
+// wait stands in the queue until there are leases.
 func (t *taker) wait(ctx context.Context, view *store.View) (*Taken, error) {
 	if err := t.session.Wait(ctx, &t.request); err != nil {
 		return nil, err
@@ -162,8 +173,7 @@ func (t *taker) wait(ctx context.Context, view *store.View) (*Taken, error) {
 		i := slices.IndexFunc(st.Queue, func(r plan.Request) bool { return r.ID == t.request.ID })
 		if i >= 0 {
 			if place, ok := st.Next()[t.request.ID]; ok {
-				s := &st.Servers[slices.IndexFunc(st.Servers, func(s plan.Server) bool { return s.Address == place.Server })]
-				if taken, err := t.try(ctx, s, place); taken != nil || err != nil {
+				if taken, err := t.try(ctx, &st, place); taken != nil || err != nil {
 					return taken, err
 				}
 			} else if text := position(&st, t.request.ID); text != told {
@@ -200,13 +210,20 @@ func position(st *plan.State, id string) string {
 	return fmt.Sprintf("it waits behind %d", before)
 }
 
-// try has a server make the lease. Without an error and a lease it is to be tried again.
-func (t *taker) try(ctx context.Context, s *plan.Server, place plan.Place) (*Taken, error) {
-	if r, ok := t.rest[s.Address]; ok && r.version == s.Version && time.Now().Before(r.until) {
-		return nil, nil
+// try has the servers make the leases. Without an error and leases it is to be tried again.
+func (t *taker) try(ctx context.Context, st *plan.State, place plan.Place) (*Taken, error) {
+	servers := make([]*plan.Server, len(place))
+	for i, p := range place {
+		s := &st.Servers[slices.IndexFunc(st.Servers, func(s plan.Server) bool { return s.Address == p.Server })]
+		if r, ok := t.rest[s.Address]; ok && r.version == s.Version && time.Now().Before(r.until) {
+			return nil, nil
+		}
+		servers[i] = s
 	}
-	delete(t.rest, s.Address)
-	taken, err := t.grant(ctx, s, place)
+	for _, s := range servers {
+		delete(t.rest, s.Address)
+	}
+	taken, s, err := t.grant(ctx, servers, place)
 	if err == nil {
 		return taken, nil
 	}
@@ -219,55 +236,89 @@ func (t *taker) try(ctx context.Context, s *plan.Server, place plan.Place) (*Tak
 	}
 	t.refused = fmt.Errorf("%s: %w", s.Address, err)
 	t.request.Except = append(t.request.Except, s.Address)
-	st, err := t.pool.See(ctx)
+	now, err := t.pool.See(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if !st.Could(&t.request) {
+	if !now.Could(&t.request) {
 		return nil, fmt.Errorf("%w: %w", ErrRefused, t.refused)
 	}
 	return nil, t.session.Wait(ctx, &t.request)
 }
 
-func (t *taker) grant(ctx context.Context, s *plan.Server, place plan.Place) (*Taken, error) {
-	c, err := t.Dial(s)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close() // a tenant has few connections, and may have many programs
-	own, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	st, err := c.Status(own)
-	if err != nil {
-		return nil, err
-	}
-	asked := time.Now()
-	uuids := ""
-	for i, g := range place.GPUs {
-		if i > 0 {
-			uuids += ","
+// asked is a server that is ready to make a lease.
+type asked struct {
+	Admin
+	status *admin.Status
+}
+
+// grant has the servers make the leases, all or none. Of an error it says whose it is. All are asked how they are
+// before the first makes a lease, so that none is made for nothing where another one is away.
+func (t *taker) grant(ctx context.Context, servers []*plan.Server, place plan.Place) (*Taken, *plan.Server, error) {
+	all := make([]asked, len(servers))
+	for i, s := range servers {
+		c, err := t.Dial(s)
+		if err != nil {
+			return nil, s, err
 		}
-		uuids += g
+		defer c.Close() // a tenant has few connections, and may have many programs
+		own, cancel := context.WithTimeout(ctx, askTime)
+		st, err := c.Status(own)
+		cancel()
+		if err != nil {
+			return nil, s, err
+		}
+		all[i] = asked{c, st}
 	}
-	g, err := c.Grant(own, &admin.LeaseRequest{Tenant: st.Tenant, Label: plan.Label + t.request.ID, GPUs: uuids,
-		Exclusive: true, Seconds: t.Lasts.Seconds()})
-	if err != nil {
-		return nil, err
+	taken := &Taken{session: t.session}
+	var held []plan.Held
+	for i, s := range servers {
+		l, err := t.lease(ctx, all[i], s, place[i].GPUs)
+		if err != nil {
+			for _, bad := range taken.revoke(ctx, "another server of the program's made none") {
+				fmt.Fprintln(t.Note, "scuda-pool:", bad)
+			}
+			return nil, s, err
+		}
+		taken.Leases = append(taken.Leases, l)
+		held = append(held, plan.Held{Server: s.Address, Lease: l.ID, GPUs: l.GPUs, Tenant: l.Tenant, Who: t.Who})
 	}
-	taken := &Taken{Server: *s, Fingerprint: st.Fingerprint, Lease: *g, o: t.Options, session: t.session,
-		until: asked.Add(t.Lasts)}
-	err = t.session.Served(ctx, &t.request, &plan.Held{Server: s.Address, Lease: g.ID, GPUs: g.GPUs, Tenant: g.Tenant,
-		Who: t.Who})
-	if err != nil { // the lease holds all the same; its request goes from the queue with the session
+	if err := t.session.Served(ctx, &t.request, held); err != nil {
+		// The leases hold all the same; their request goes from the queue with the session.
 		fmt.Fprintf(t.Note, "scuda-pool: the lease is there, and the pool is not told: %v\n", err)
 		t.session.Orphan()
 	}
-	return taken, nil
+	return taken, nil, nil
 }
 
-// Keep renews the lease until the context ends. The error is [ErrGone] where it could not.
-func (t *Taken) Keep(ctx context.Context) error {
-	wait := t.o.Lasts / 3
+func (t *taker) lease(ctx context.Context, a asked, s *plan.Server, gpus []string) (*Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	began := time.Now()
+	g, err := a.Grant(ctx, &admin.LeaseRequest{Tenant: a.status.Tenant, Label: plan.Label + t.request.ID,
+		GPUs: strings.Join(gpus, ","), Exclusive: true, Seconds: t.Lasts.Seconds()})
+	if err != nil {
+		return nil, err
+	}
+	return &Lease{*g, *s, a.status.Fingerprint, t.Options, began.Add(t.Lasts)}, nil
+}
+
+// Keep renews the leases until the context ends, or all are lost. It tells of each that is: the error is [ErrGone]. The
+// others are renewed on, as the program may need a while to end.
+func (t *Taken) Keep(ctx context.Context, lost func(error)) {
+	var all sync.WaitGroup
+	for _, l := range t.Leases {
+		all.Go(func() {
+			if err := l.keep(ctx); err != nil {
+				lost(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (l *Lease) keep(ctx context.Context) error {
+	wait := l.o.Lasts / 3
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -276,30 +327,30 @@ func (t *Taken) Keep(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
-		asked := time.Now()
-		err := t.ask(ctx, min(t.o.Lasts/3, time.Until(t.until)), func(ctx context.Context, c Admin) error {
-			_, err := c.Renew(ctx, t.Lease.ID, t.o.Lasts)
+		began := time.Now()
+		err := l.ask(ctx, min(l.o.Lasts/3, time.Until(l.until)), func(ctx context.Context, c Admin) error {
+			_, err := c.Renew(ctx, l.ID, l.o.Lasts)
 			return err
 		})
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			t.until, wait = asked.Add(t.o.Lasts), t.o.Lasts/3
+			l.until, wait = began.Add(l.o.Lasts), l.o.Lasts/3
 		case errors.Is(err, lease.ErrNone):
-			return fmt.Errorf("%w: %s has ended it", ErrGone, t.Server.Address)
-		case !time.Now().Before(t.until):
-			return fmt.Errorf("%w: %s could not be asked to prolong it for %v: %w", ErrGone, t.Server.Address, t.o.Lasts, err)
+			return fmt.Errorf("%w: %s has ended it", ErrGone, l.Server.Address)
+		case !time.Now().Before(l.until):
+			return fmt.Errorf("%w: %s could not be asked to prolong it for %v: %w", ErrGone, l.Server.Address, l.o.Lasts, err)
 		default:
-			wait = min(time.Second, t.o.Lasts/20, time.Until(t.until))
+			wait = min(time.Second, l.o.Lasts/20, time.Until(l.until))
 		}
 	}
 }
 
-func (t *Taken) ask(ctx context.Context, within time.Duration, do func(context.Context, Admin) error) error {
+func (l *Lease) ask(ctx context.Context, within time.Duration, do func(context.Context, Admin) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	c, err := t.o.Dial(&t.Server)
+	c, err := l.o.Dial(&l.Server)
 	if err != nil {
 		return err
 	}
@@ -307,15 +358,28 @@ func (t *Taken) ask(ctx context.Context, within time.Duration, do func(context.C
 	return do(ctx, c)
 }
 
-// Give gives the lease back. Where the server does not answer, it ends by itself.
-func (t *Taken) Give(ctx context.Context) error {
+// Give gives the leases back. Those of servers that do not answer end by themselves; each is an error.
+func (t *Taken) Give(ctx context.Context) []error {
+	defer t.session.Close(ctx)
+	return t.revoke(ctx, "the program has ended")
+}
+
+// revoke has the servers end the leases, all at the same time.
+func (t *Taken) revoke(ctx context.Context, reason string) (bad []error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveTime)
 	defer cancel()
-	defer t.session.Close(ctx)
+	errs := make([]error, len(t.Leases))
+	var all sync.WaitGroup
+	for i, l := range t.Leases {
+		all.Go(func() { errs[i] = l.revoke(ctx, reason) })
+	}
+	all.Wait()
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+func (l *Lease) revoke(ctx context.Context, reason string) error {
 	for {
-		err := t.ask(ctx, giveTime, func(ctx context.Context, c Admin) error {
-			return c.Revoke(ctx, t.Lease.ID, "the program has ended")
-		})
+		err := l.ask(ctx, giveTime, func(ctx context.Context, c Admin) error { return c.Revoke(ctx, l.ID, reason) })
 		if err == nil || errors.Is(err, lease.ErrNone) {
 			return nil
 		}
@@ -324,8 +388,8 @@ func (t *Taken) Give(ctx context.Context) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("%s was not told that the lease is over: %w; it ends by itself within %v", t.Server.Address, err,
-				t.o.Lasts)
+			return fmt.Errorf("%s was not told that the lease is over: %w; it ends by itself within %v", l.Server.Address, err,
+				l.o.Lasts)
 		}
 	}
 }

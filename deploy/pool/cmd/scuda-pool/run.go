@@ -36,7 +36,7 @@ type runOptions struct {
 }
 
 func newRun() *cobra.Command {
-	o := runOptions{want: plan.Want{GPUs: 1}}
+	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARG...]",
 		Short: "Run a program with GPUs of the pool",
@@ -46,11 +46,16 @@ its place already. No other program of the pool has these GPUs while it runs. Wh
 scuda-pool is killed they are free after --lease at the latest, and the program is told to end (SIGTERM); likewise where
 the lease is lost.
 
-All GPUs of a program are of one server. The servers have to know you: your token or certificate, as scuda login or
-SCUDA_TOKEN_FILE has it, is that of a tenant of each.
+All GPUs of a program are of one server, unless --servers lets them be of several: then of as few as have so many free
+ones. A program has a lease of each of its servers, or none, and their GPUs as if all were of one machine; but they do
+not reach each other's memory, and copies between servers go by way of the program.
+
+The servers have to know you: your token or certificate, as scuda login or SCUDA_TOKEN_FILE has it, is that of a tenant
+of each.
 
 The exit status is the program's; 125: it was not started; 126, 127: it cannot be run, or is not there.`,
-		Example: "  scuda-pool run --gpus 2 --kind h200 --memory 40GiB -- scuda run -- python3 train.py",
+		Example: "  scuda-pool run --gpus 2 --kind h200 --memory 40GiB -- scuda run -- python3 train.py\n" +
+			"  scuda-pool run --gpus 8 --servers 4 -- scuda run -- python3 train.py",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage(errors.New("no program given: scuda-pool run -- PROGRAM [ARG...]"))
@@ -62,7 +67,8 @@ The exit status is the program's; 125: it was not started; 126, 127: it cannot b
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.SortFlags = false
-	f.IntVar(&o.want.GPUs, "gpus", 1, "`N` GPUs, all of one server")
+	f.IntVar(&o.want.GPUs, "gpus", 1, "`N` GPUs")
+	f.IntVar(&o.want.Servers, "servers", 1, "the GPUs are of `N` servers at most")
 	f.StringVar(&o.want.Kind, "kind", "", "GPUs whose product name has this `TEXT` in it, such as h200; default: any")
 	f.Var(&o.want.Memory, "memory", "each GPU has at least this `SIZE` of memory")
 	f.Lookup("memory").DefValue = "0"
@@ -80,6 +86,8 @@ func (o *runOptions) run(cmd *cobra.Command, args []string) error {
 	switch {
 	case o.want.GPUs < 1 || o.want.GPUs > lease.MostGPUs:
 		return usage(fmt.Errorf("--gpus: %d; it is 1 to %d", o.want.GPUs, lease.MostGPUs))
+	case o.want.Servers < 1 || o.want.Servers > config.MostServers:
+		return usage(fmt.Errorf("--servers: %d; it is 1 to %d", o.want.Servers, config.MostServers))
 	case o.lasts < leastLease || o.lasts > mostLease:
 		return usage(fmt.Errorf("--lease: %v; it is %v to %v", o.lasts, leastLease, mostLease))
 	}
@@ -121,7 +129,7 @@ func (o *runOptions) start(cmd *cobra.Command, program string, args []string) (c
 		return 0, err
 	}
 	defer func() {
-		if bad := taken.Give(context.Background()); bad != nil {
+		for _, bad := range taken.Give(context.Background()) {
 			fmt.Fprintln(note, "scuda-pool:", bad)
 		}
 	}()
@@ -134,12 +142,12 @@ func who(program string) string {
 	return transport.Printable(fmt.Sprintf("%s@%s %s", config.User(), host, filepath.Base(program)))
 }
 
-// supervise runs the program and keeps its lease, and gives its exit status.
+// supervise runs the program and keeps its leases, and gives its exit status.
 func supervise(t *take.Taken, program string, args []string, note io.Writer) (int, error) {
 	c := exec.Command(program)
 	c.Args, c.Env = args, environment(os.Environ(), t)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Without this process nobody renews the lease. The thread is the one that main has for itself.
+	// Without this process nobody renews the leases. The thread is the one that main has for itself.
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
@@ -148,11 +156,14 @@ func supervise(t *take.Taken, program string, args []string, note io.Writer) (in
 		return 0, notRun(args[0], err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	lost := make(chan error, 1)
-	go func() { lost <- t.Keep(ctx) }()
+	lost := make(chan error, len(t.Leases))
+	go func() {
+		t.Keep(ctx, func(err error) { lost <- err })
+		close(lost)
+	}()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Wait() }()
-	kept := lost
+	kept, told := lost, false
 	for {
 		select {
 		case s := <-signals:
@@ -160,16 +171,21 @@ func supervise(t *take.Taken, program string, args []string, note io.Writer) (in
 			if s == syscall.SIGTERM || s == syscall.SIGHUP {
 				_ = c.Process.Signal(s)
 			}
-		case err := <-kept:
-			kept = nil
-			fmt.Fprintf(note, "scuda-pool: %v; the program is told to end\n", err)
-			_ = c.Process.Signal(syscall.SIGTERM)
+		case err, more := <-kept:
+			switch {
+			case !more:
+				kept = nil
+			case told: // of another lease; who is told twice may end at once
+				fmt.Fprintf(note, "scuda-pool: %v\n", err)
+			default:
+				told = true
+				fmt.Fprintf(note, "scuda-pool: %v; the program is told to end\n", err)
+				_ = c.Process.Signal(syscall.SIGTERM)
+			}
 		case err := <-ended:
 			cancel()
-			if kept != nil {
-				if lost := <-kept; lost != nil { // at the same moment
-					fmt.Fprintf(note, "scuda-pool: %v\n", lost)
-				}
+			for bad := range lost { // at the same moment
+				fmt.Fprintf(note, "scuda-pool: %v\n", bad)
 			}
 			return status(err)
 		}
@@ -188,17 +204,23 @@ func status(err error) (int, error) {
 	return e.ExitCode(), nil
 }
 
-// environment is that in which a program uses its lease.
+// environment is that in which a program uses its leases. Lists have an element for each server, in the same order.
 func environment(env []string, t *take.Taken) []string {
 	env = slices.DeleteFunc(slices.Clone(env), func(e string) bool {
 		name, _, _ := strings.Cut(e, "=")
-		return slices.Contains([]string{"SCUDA_SERVER", "SCUDA_TOKEN", "SCUDA_TOKEN_FILE", "SCUDA_FINGERPRINT",
-			"SCUDA_POOL_LEASE", "SCUDA_POOL_GPUS"}, name)
+		return slices.Contains([]string{"SCUDA_SERVER", "SCUDA_SPREAD", "SCUDA_TOKEN", "SCUDA_TOKEN_FILE",
+			"SCUDA_FINGERPRINT", "SCUDA_POOL_LEASE", "SCUDA_POOL_GPUS"}, name)
 	})
-	env = append(env, "SCUDA_SERVER="+t.Server.Address, "SCUDA_TOKEN="+t.Lease.Credential, "SCUDA_POOL_LEASE="+t.Lease.ID,
-		"SCUDA_POOL_GPUS="+strings.Join(t.Lease.GPUs, ","))
-	if t.Fingerprint != "" {
-		env = append(env, "SCUDA_FINGERPRINT="+t.Fingerprint)
+	var servers, tokens, fingerprints, ids, gpus []string
+	for _, l := range t.Leases {
+		servers, tokens = append(servers, l.Server.Address), append(tokens, l.Credential)
+		fingerprints, ids = append(fingerprints, l.Fingerprint), append(ids, l.ID)
+		gpus = append(gpus, l.GPUs...)
+	}
+	env = append(env, "SCUDA_SERVER="+config.Join(servers), "SCUDA_TOKEN="+strings.Join(tokens, ","),
+		"SCUDA_POOL_LEASE="+strings.Join(ids, ","), "SCUDA_POOL_GPUS="+strings.Join(gpus, ","))
+	if slices.ContainsFunc(fingerprints, func(f string) bool { return f != "" }) {
+		env = append(env, "SCUDA_FINGERPRINT="+strings.Join(fingerprints, ","))
 	}
 	return env
 }

@@ -33,7 +33,7 @@ func newStatus() *cobra.Command {
 		Short: "Show the servers, their GPUs, who has them, and who waits",
 		Long: `Show the servers that are in the pool, each GPU with who has it, and those who wait, in the order in which they
 are served. --json prints servers (address, fingerprint, draining, gpus, leases, free) and queue (id, tenant, who,
-since, gpus, kind, memory_bytes).`,
+since, gpus, servers, kind, memory_bytes).`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := e.open()
