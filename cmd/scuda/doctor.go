@@ -51,14 +51,6 @@ func (c checks) of(first int, server string, servers int) {
 	}
 }
 
-// several says what is missing for programs that have several servers.
-func (c *checks) several(servers []string) {
-	if len(servers) > 1 {
-		c.add(noted, "CUDA", "programs that use CUDA take one server so far; NVML shows the GPUs of all",
-			"name one (scuda use, SCUDA_SERVER), or give each rank one: scuda run --spread LIST")
-	}
-}
-
 func (c checks) print(out io.Writer) {
 	colours := map[string]string{good: green, noted: yellow, failed: red}
 	for _, k := range c {
@@ -113,7 +105,6 @@ the server of this machine, over its admin socket. Several servers are looked at
 				c.connection(cmd.Context(), server, tokenFile)
 				c.of(before, server, len(servers))
 			}
-			c.several(servers)
 			c.libraries()
 			c.preload(os.Environ())
 			c.machine()

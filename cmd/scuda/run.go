@@ -32,8 +32,8 @@ func newRun() *cobra.Command {
 signals, the exit status and the terminal are its own. What is done is no more than setting LD_PRELOAD,
 LD_LIBRARY_PATH and, if asked, SCUDA_SERVER.
 
-With several servers (--server gpu1,gpu2), NVML and so nvidia-smi show the GPUs of all. A program that uses CUDA takes
-one server so far.
+With several servers (--server gpu1,gpu2), the program has the GPUs of all, and nvidia-smi shows them
+(docs/operations.md says what differs from one machine).
 
 With --spread, each rank of a program with several has a server of a list: torchrun's, Open MPI's, MPICH's or Slurm's
 (docs/nccl.md).
