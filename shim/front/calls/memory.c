@@ -414,15 +414,22 @@ int32_t scuda_hand_cuMemHostGetFlags(uint32_t *flags, void *p) {
   return CUDA_SUCCESS;
 }
 
-/* Kernels see the memory once it has been asked for. */
+/* Kernels see the memory once it has been asked for. Threads may do so at once: a range is mapped once. */
 int32_t scuda_mapped_address(struct scuda_range *r, uint64_t p, uint64_t *device) {
+  static scuda_lock_t lock; /* who maps has it */
+  int32_t result = CUDA_SUCCESS;
   /* of several servers this may be the first that has it */
   uint64_t base = r->flags & SCUDA_RANGE_MAPPED ? scuda_mapped_base(r->start) : 0;
   if (!base) {
-    int32_t result = scuda_map_host(r->start, r->bytes, &base);
+    scuda_lock(&lock);
+    base = scuda_mapped_base(r->start);
+    if (!base) result = scuda_map_host(r->start, r->bytes, &base);
+    if (!result) {
+      r->flags |= SCUDA_RANGE_MAPPED;
+      scuda_ranges_add(&scuda_host_ranges, r);
+    }
+    scuda_unlock(&lock);
     if (result) return result;
-    r->flags |= SCUDA_RANGE_MAPPED;
-    scuda_ranges_add(&scuda_host_ranges, r);
   }
   *device = base + (p - r->start);
   return CUDA_SUCCESS;
