@@ -23,6 +23,7 @@ var all = []string{
 	"streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures", "graph_found", "graph_edits",
 	"graph_updates", "bodies", "settings", "flags", "ordering", "threads", "per_thread", "fork", "errors", "limits",
 	"misuse", "handles", "upload_seen", "vmm", "occupancy", "clusters", "mapped", "managed_advice", "linker",
+	"mapped_runs",
 	"userobject", "callbacks", "lives", "workspaces", "rarely", "print", "boxes", "batches", "arrays", "textures",
 	"sharing", "ipc", "nvml", "capacities",
 }

@@ -330,6 +330,16 @@ func TestSeveralUsePinned(t *testing.T) {
 	}
 }
 
+// Launches that follow each other see what was written before each of them, also where two servers have them in turns.
+func TestSeveralUsePinnedInARow(t *testing.T) {
+	_, second, list := two(t)
+	p := start(t, clientEnv(list), program("mapped_runs"), kernels)
+	p.stdin.Close()
+	if code := p.wait(patience); code != 0 {
+		t.Errorf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
+	}
+}
+
 // Boxes go from memory of one server to memory of the other. With one server that has two GPUs it is the same, and with
 // the simulation itself (TestDifferential).
 func TestSeveralCopyBoxes(t *testing.T) {

@@ -34,6 +34,7 @@ PROGRAMS = [
     "query", "compute", "copies", "streams", "graph", "graph_nodes", "graph_changes", "graph_captured", "captures",
     "graph_found", "graph_edits", "graph_updates", "bodies", "settings", "flags", "ordering", "threads", "fork",
     "errors", "limits", "misuse", "faults", "fault", "vmm", "occupancy", "mapped", "managed", "managed_gpus",
+    "mapped_runs",
     "managed_advice", "managed_named", "print", "clusters", "linker", "userobject", "callbacks", "host", "crowd",
     "flood", "per_thread", "boxes", "batches", "arrays", "textures", "sharing", "ipc", "texrefs", "peers", "lives",
     "workspaces", "rarely", "holdup", "ipc_order", "capture_ends", "capacities", "object_lives", "cupti_graphs"]

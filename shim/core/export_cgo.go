@@ -19,6 +19,8 @@ import (
 const (
 	_ = -(unsafe.Sizeof(session.Shared{}) ^ unsafe.Sizeof(C.struct_scuda_shared{}))
 	_ = -(unsafe.Offsetof(session.Shared{}.LostOf) ^ unsafe.Offsetof(C.struct_scuda_shared{}.lost_of))
+	_ = -(unsafe.Sizeof(session.MappedUpload{}) ^ unsafe.Sizeof(C.struct_scuda_mapped_upload{}))
+	_ = -(unsafe.Offsetof(session.MappedUpload{}.Source) ^ unsafe.Offsetof(C.struct_scuda_mapped_upload{}.data))
 )
 
 // bytes is the program's memory at p.
@@ -147,6 +149,15 @@ func scuda_core_bulk(server C.uint32_t, end C.uint64_t, data unsafe.Pointer, n C
 		return C.int32_t(session.SystemNotReady)
 	}
 	return C.int32_t(all.Of(int(server)).Bulk(uint64(end), bytes(data, n)))
+}
+
+//export scuda_core_mapped
+func scuda_core_mapped(server C.uint32_t, context C.uint64_t, onlyFlags C.uint32_t) C.int32_t {
+	all := current.Load()
+	if all == nil {
+		return C.int32_t(session.SystemNotReady)
+	}
+	return C.int32_t(all.Of(int(server)).Mapped(uint64(context), onlyFlags != 0))
 }
 
 //export scuda_core_transfer

@@ -81,7 +81,8 @@ func open(shared *session.Shared) int32 {
 			}
 		})
 		servers = append(servers, session.Config{Server: server, Hello: h, Log: log,
-			HostRun: runHost, Print: print, Threads: threadsReady, Opening: expectSocket, Opened: rememberSocket,
+			HostRun: runHost, Print: print, Mapped: nextMapped, Threads: threadsReady,
+			Opening: expectSocket, Opened: rememberSocket,
 			Bulk: c.Bulk, Resume: c.Resume, Transport: c.Transport, RDMADevice: c.RDMADevice, RDMAMemory: int(c.RDMAMemory)})
 	}
 	var started sync.WaitGroup

@@ -49,6 +49,10 @@ static void scuda_run_host(uintptr_t fn, uintptr_t user, uint64_t stream, uint32
 	else ((void (*)(void *))fn)((void *)user);
 }
 
+static int32_t scuda_next_mapped(void *u, uintptr_t next) {
+	return ((int32_t (*)(void *))next)(u);
+}
+
 // The driver prints with C's stdio, so its text and the program's own keep their order.
 static void scuda_print(uint32_t stream, void *text, uint64_t bytes) {
 	FILE *f = stream == 2 ? stderr : stdout;
@@ -82,6 +86,11 @@ func expectSocket() { C.scuda_expect_socket() }
 
 func runHost(f session.HostFunction, status int32) {
 	C.scuda_run_host(C.uintptr_t(f.Func), C.uintptr_t(f.User), C.uint64_t(f.Stream), C.uint32_t(f.Kind), C.int32_t(status))
+}
+
+// nextMapped gives the front's next upload of pinned memory that kernels use.
+func nextMapped(s *session.Shared, u *session.MappedUpload) bool {
+	return s.Mapped != 0 && C.scuda_next_mapped(unsafe.Pointer(u), C.uintptr_t(s.Mapped)) != 0
 }
 
 // print writes what kernels printed to the program's standard output (1) or error (2).

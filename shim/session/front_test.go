@@ -55,6 +55,13 @@ func newFront(t testing.TB, size int) *front {
 
 // publish appends a command and gives its end. It waits for room as the front does.
 func (f *front) publish(op uint16, flags transport.CommandFlags, thread uint32, payload []byte) uint64 {
+	return f.publishIn(0, op, flags, thread, payload)
+}
+
+// publishIn does so in a context.
+func (f *front) publishIn(
+	context uint64, op uint16, flags transport.CommandFlags, thread uint32, payload []byte,
+) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	size := uint64(transport.CommandHeaderSize + transport.Pad(len(payload)))
@@ -69,7 +76,7 @@ func (f *front) publish(op uint16, flags transport.CommandFlags, thread uint32, 
 			futexWait(&f.shared.Starved, 1, 0)
 		}
 	}
-	h := transport.CommandHeader{Size: uint32(size), Op: op, Flags: flags, Seq: tail, Thread: thread}
+	h := transport.CommandHeader{Size: uint32(size), Op: op, Flags: flags, Seq: tail, Context: context, Thread: thread}
 	at := tail & (f.shared.RingSize - 1)
 	b := h.Append(f.ring[at:at:len(f.ring)])
 	clear(append(b, payload...)[len(b)+len(payload) : size])

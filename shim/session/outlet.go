@@ -13,8 +13,9 @@ type outlet struct {
 	at     uint64 // the position in the ring up to which the server knows it: what it got, and what was not for it
 	own    uint64 // how many commands of the core itself there were
 	broken bool   // nothing is written to it any more
-	header [transport.FrameHeaderSize + skipBytes]byte
-	bufs   [2][]byte
+	header [transport.FrameHeaderSize + transport.CommandHeaderSize + wire.SizeCopyH2D]byte
+	bufs   [3][]byte
+	copy   wire.CopyH2D
 
 	conn    transport.Conn
 	shared  shared
@@ -47,12 +48,28 @@ func (o *outlet) sendCommands(commands []byte, at uint64) error {
 	b = binary.LittleEndian.AppendUint64(b, skipped)
 	o.number(b[transport.FrameHeaderSize:])
 	o.bufs[0], o.bufs[1] = b, commands
-	return o.write(o.bufs[:])
+	return o.write(o.bufs[:2])
 }
 
 // sendFrame sends commands as one frame.
 func (o *outlet) sendFrame(commands []byte) error {
 	o.bufs[0], o.bufs[1] = transport.FrameHeader{Len: uint32(len(commands))}.Append(o.header[:0]), commands
+	return o.write(o.bufs[:2])
+}
+
+// sendMapped sends an upload of pinned memory that kernels use, as a command of the core itself.
+func (o *outlet) sendMapped(u *MappedUpload) error {
+	data := u.data()
+	pad := transport.Pad(len(data)) - len(data)
+	size := uint32(transport.CommandHeaderSize + wire.SizeCopyH2D + len(data) + pad)
+	b := transport.FrameHeader{Len: size}.Append(o.header[:0])
+	b = transport.CommandHeader{
+		Size: size, Op: wire.OpCopyH2D, Flags: transport.FlagOwn, Context: u.Context, Thread: transport.CoreThread,
+	}.Append(b)
+	o.copy = wire.CopyH2D{Dst: u.Dst, Bytes: u.Bytes, Stream: u.Stream, Flags: u.Flags}
+	b = append(b, wire.Bytes(&o.copy)...)
+	o.number(b[transport.FrameHeaderSize:])
+	o.bufs = [3][]byte{b, data, padding[:pad]}
 	return o.write(o.bufs[:])
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -22,10 +23,12 @@ import (
 // reader's place under it. again, turn and what is in shared are atomic.
 type sender struct {
 	mutex
-	head    uint64      // how much of the ring has been sent
-	turn    uint32      // futex: counts finished bulk transfers
-	again   atomic.Bool // the sender has to look at the ring though its tail has not moved
-	outlets []*outlet   // by the number of their server; never changes once run has begun
+	head    uint64                            // how much of the ring has been sent
+	turn    uint32                            // futex: counts finished bulk transfers
+	again   atomic.Bool                       // the sender has to look at the ring though its tail has not moved
+	outlets []*outlet                         // by the number of their server; never changes once run has begun
+	mapped  func(*Shared, *MappedUpload) bool // nil: no kernel uses pinned memory; never changes either
+	upload  *MappedUpload                     // of its own, since C writes into it
 
 	ring   []byte // mapped twice in a row
 	mask   uint64
@@ -156,26 +159,65 @@ func (s *sender) drain(want uint64) (stuck bool, broken *outlet, err error) {
 		if tail == s.head || s.head >= want {
 			return false, nil, nil
 		}
-		o, end, err := s.scan(tail)
+		o, end, context, err := s.scan(tail)
 		if err != nil {
 			return false, nil, err
 		}
 		if end == s.head {
 			return true, nil, nil
 		}
-		if err := s.sendRing(o, end); err != nil {
+		if context != 0 {
+			err = s.bringMapped(o, context, false)
+		}
+		if err == nil {
+			err = s.sendRing(o, end)
+		}
+		if err != nil {
 			return false, o, err
 		}
 	}
 }
 
-// scan finds how far the ring may be sent in one frame, and to whom.
-func (s *sender) scan(tail uint64) (o *outlet, end uint64, err error) {
+// bringMapped sends what changed of pinned memory that kernels use. Whoever wrote it before a command that lies before
+// the tail which was looked at has it sent ahead of that command. The lock is held.
+func (s *sender) bringMapped(o *outlet, context uint64, onlyFlags bool) (err error) {
+	if s.mapped == nil || o.over() {
+		return nil
+	}
+	u := s.upload
+	*u = MappedUpload{Position: s.head, Context: context, Server: uint32(slices.Index(s.outlets, o))}
+	if onlyFlags {
+		u.OnlyFlags = 1
+	}
+	for s.mapped(s.shared, u) { // to the end: the front has a lock until then
+		if err == nil {
+			err = o.sendMapped(u)
+		}
+	}
+	return err
+}
+
+// sendMapped does so between commands of the ring.
+func (s *sender) sendMapped(o *outlet, context uint64, onlyFlags bool) {
+	o.heart.stir()
+	s.Lock()
+	err := s.bringMapped(o, context, onlyFlags)
+	s.Unlock()
+	if err != nil {
+		s.fail(o, err)
+	} else {
+		s.flush(0)
+	}
+}
+
+// scan finds how far the ring may be sent in one frame, and to whom. context is that of the first launch for which
+// pinned memory has to be brought in step, 0: there is none.
+func (s *sender) scan(tail uint64) (o *outlet, end, context uint64, err error) {
 	for end = s.head; end < tail && end-s.head < maxFrameFromRing; {
 		c := s.command(end)
 		if c.size < transport.CommandHeaderSize || c.size%8 != 0 || c.size > transport.MaxCommand || c.size > tail-end ||
 			int(c.server) >= len(s.outlets) {
-			return nil, 0, fmt.Errorf("the program's command ring is damaged (a command of %d bytes for server %d at %d); "+
+			return nil, 0, 0, fmt.Errorf("the program's command ring is damaged (a command of %d bytes for server %d at %d); "+
 				"did the program write over it?", c.size, c.server, end)
 		}
 		if o == nil {
@@ -184,9 +226,23 @@ func (s *sender) scan(tail uint64) (o *outlet, end uint64, err error) {
 		if o != s.outlets[c.server] || c.flags&transport.FlagBulk != 0 && !o.over() {
 			break
 		}
+		if c.flags&flagMapped != 0 {
+			context = cmp.Or(context, s.takeMapped(end))
+		}
 		end += c.size
 	}
-	return o, end, nil
+	return o, end, context, nil
+}
+
+// flagMapped is SCUDA_MAPPED of the front: pinned memory that kernels use has to be brought in step ahead of the
+// command. Servers know nothing of it.
+const flagMapped transport.CommandFlags = 1 << 15
+
+// takeMapped takes the flag away and gives the command's context.
+func (s *sender) takeMapped(at uint64) uint64 {
+	b := s.ring[at&s.mask:]
+	binary.LittleEndian.PutUint16(b[6:], binary.LittleEndian.Uint16(b[6:])&^uint16(flagMapped))
+	return binary.LittleEndian.Uint64(b[16:])
 }
 
 // ringCommand is what the sender has to know of a command.

@@ -79,8 +79,11 @@ type Config struct {
 	Log     *slog.Logger
 	Print   func(stream uint32, text []byte) // writes what kernels printed to standard output (1) or error (2)
 	HostRun func(HostFunction, int32)        // calls a host function of the program; status is for stream callbacks
-	Bulk    int                              // bulk connections that it may open
-	Resume  bool                             // the session outlives its connections, where the server lets it
+	// Mapped asks the front for the next upload of pinned memory that kernels use (struct scuda_shared); nil: there is
+	// none. The first session's is the program's.
+	Mapped func(*Shared, *MappedUpload) bool
+	Bulk   int  // bulk connections that it may open
+	Resume bool // the session outlives its connections, where the server lets it
 
 	Transport  config.Transport // of big copies
 	RDMADevice string           // which RDMA device, see [rdma.Choose]; empty: the one that fits
@@ -129,6 +132,13 @@ type Session struct {
 	traffic    traffic
 
 	RDMA rdma.Stats // what the session's link did
+}
+
+// Mapped sends what the program changed of pinned memory that kernels use, for a context, ahead of what is in the ring;
+// of that only flags, if so asked. It gives the result of every call once the session has ended, else 0.
+func (s *Session) Mapped(context uint64, onlyFlags bool) int32 {
+	s.send.sendMapped(&s.out, context, onlyFlags)
+	return s.lost()
 }
 
 // Open connects to the server and starts the engine. Errors are those of [transport.Dial].

@@ -31,6 +31,7 @@ func OpenAll(sh *Shared, servers ...Config) (*Sessions, error) {
 	if err := all.send.takeRing(sh); err != nil {
 		return nil, err
 	}
+	all.send.mapped, all.send.upload = servers[0].Mapped, new(MappedUpload)
 	opened, failed := make([]*Session, len(servers)), make([]error, len(servers))
 	var dialed sync.WaitGroup
 	for i, cfg := range servers {

@@ -213,3 +213,100 @@ func TestServersWithoutSkips(t *testing.T) {
 		}
 	}
 }
+
+// Pinned memory that kernels use is brought in step when launches are sent: what was written before one goes up ahead
+// of it, once for all that are sent together, and servers do not see the flag that says so.
+func TestMappedMemoryGoesAheadOfLaunches(t *testing.T) {
+	f := newFront(t, 1<<14)
+	const servers, threads, rounds = 2, 4, 300
+	var written atomic.Uint64 // what the program wrote last
+	var sent [servers]uint64  // the front's shadow; under the sender's lock
+	var compared, launches atomic.Int32
+	next := func(sh *Shared, u *MappedUpload) bool {
+		if sh != f.shared || u.Context != 7 || u.Position != atomic.LoadUint64(&sh.Head) {
+			t.Errorf("asked with context %d at %d", u.Context, u.Position)
+		}
+		compared.Add(1)
+		now := written.Load()
+		if sent[u.Server] == now {
+			return false
+		}
+		sent[u.Server] = now
+		u.Dst, u.Bytes, u.Flags, u.Source = 40, 5, wire.CopySync, &u64(now)[0]
+		return true
+	}
+	var peers []*peer
+	for range servers {
+		p, s := newPeer(t), &stream{t: t}
+		var there, numbered uint64
+		p.command = func(p *peer, h transport.CommandHeader, payload, _ []byte) {
+			if h.Thread == transport.CoreThread {
+				if numbered++; h.Seq != numbered {
+					t.Errorf("command %d of the core is number %d", numbered, h.Seq)
+				}
+			}
+			switch {
+			case h.Op == wire.OpCopyH2D && h.Thread == transport.CoreThread:
+				up, data, ok := wire.View[wire.CopyH2D](payload)
+				if !ok || h.Flags != transport.FlagOwn || h.Context != 7 || up.Dst != 40 || up.Bytes != 5 || len(data) != 8 {
+					t.Errorf("an upload %+v of %d bytes with %+v", up, len(data), h)
+					return
+				}
+				there = binary.LittleEndian.Uint64(data)
+			case s.skips(h, payload):
+			case h.Op == wire.OpLaunch:
+				if want := binary.LittleEndian.Uint64(payload); there < want {
+					t.Errorf("a launch behind the write of %d finds %d", want, there)
+				}
+				launches.Add(1)
+			}
+			if h.Flags&transport.FlagAnswer != 0 {
+				p.reply(h, 0, nil)
+			}
+		}
+		p.welcome.Capabilities = transport.Offered()
+		peers = append(peers, p)
+	}
+	var configs []Config
+	for _, p := range peers {
+		cfg := p.config(new(logText))
+		cfg.Mapped = next
+		configs = append(configs, cfg)
+	}
+	all, err := OpenAll(f.shared, configs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		all.Close()
+		for i := range peers {
+			all.Of(i).Wait()
+		}
+	})
+	within(t, func() {
+		var wg sync.WaitGroup
+		for thread := range uint32(threads) {
+			wg.Go(func() {
+				for i := range rounds {
+					server := (i / 20) % servers
+					f.publishIn(7, wire.OpLaunch, flagMapped, forServer(server, thread), u64(written.Add(1)))
+					f.wakeSender()
+					switch i % 30 {
+					case 7:
+						f.call(all.Of(server), opNote, forServer(server, thread), make([]byte, 8), nil)
+					case 13:
+						all.Of(server).Mapped(7, false)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for i := range servers {
+			f.call(all.Of(i), opNote, forServer(i, 0), make([]byte, 8), nil)
+		}
+	})
+	if n := launches.Load(); n != threads*rounds {
+		t.Errorf("%d launches came, expected %d", n, threads*rounds)
+	}
+	t.Logf("%d launches, %d questions", launches.Load(), compared.Load())
+}

@@ -11,7 +11,7 @@ import (
 )
 
 // ABI is the version of Shared's layout, SCUDA_CORE_ABI in shim/front/base/core.h.
-const ABI = 11
+const ABI = 12
 
 // Shared is struct scuda_shared of shim/front/base/core.h, which explains it; the front owns the memory.
 type Shared struct {
@@ -41,8 +41,24 @@ type Shared struct {
 	Counts           *Counts              // nil: nothing is counted
 	Outages          countOf              // of the core's
 	LostOf           [MostSessions]uint32 // as Lost, of one of several servers
-	_                [8]byte
+	Mapped           uintptr              // of the front, which [Config.Mapped] calls; 0: there is none
 }
+
+// MappedUpload is struct scuda_mapped_upload.
+type MappedUpload struct {
+	Position  uint64
+	Context   uint64
+	Server    uint32
+	OnlyFlags uint32
+	begun     uint32
+	Flags     uint32
+	Dst       uint64
+	Bytes     uint64
+	Stream    uint64
+	Source    *byte // not memory of Go's
+}
+
+func (u *MappedUpload) data() []byte { return unsafe.Slice(u.Source, u.Bytes) }
 
 // Kinds of what [Counts] count.
 const (

@@ -49,6 +49,7 @@ struct scuda_callbacks {
   void (*slot_ends)(struct scuda_slot *);             /* of a graph or a node of one: with what belongs to it */
   /* these bytes are about to go to the GPU, and may hold addresses of the program's memory */
   void (*upload)(const void *data, uint64_t bytes);
+  int32_t (*mapped)(struct scuda_mapped_upload *);    /* see struct scuda_shared */
   void (*last)(void);                                 /* the process ends, and still has its session */
   void (*exit)(void);                                 /* the process ends, and had a session */
 };
@@ -60,6 +61,7 @@ struct scuda_core_api {
   scuda_core_call_fn call;
   scuda_core_send_fn send;
   scuda_core_bulk_fn bulk;
+  scuda_core_mapped_fn mapped;
   scuda_core_transfer_fn transfer;
   scuda_core_overlaps_fn overlaps;
   scuda_core_source_fn source;
@@ -174,7 +176,9 @@ enum {
   SCUDA_OWN = WIRE_COMMAND_OWN, SCUDA_ASKS = 1 << 16, SCUDA_WORKS = 1 << 17,
   /* Of generic calls without outputs that change a node of an executable graph, and nothing else that such changes
    * depend on: it surely succeeds, so there is no answer; it may fail. */
-  SCUDA_SURE = 1 << 18, SCUDA_CHANGES = 1 << 19
+  SCUDA_SURE = 1 << 18, SCUDA_CHANGES = 1 << 19,
+  /* in the ring's headers only: what changed of pinned memory that kernels use goes ahead of it (calls/mapped.c) */
+  SCUDA_MAPPED = 1 << 15
 };
 /* the last two and op: for a trace */
 struct scuda_cmd {

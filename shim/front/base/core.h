@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-#define SCUDA_CORE_ABI 11
+#define SCUDA_CORE_ABI 12
 #define SCUDA_SERVERS_MAX 16  /* of one program */
 
 /* All futexes are used with FUTEX_PRIVATE_FLAG by both sides. Thread ordinal 65535 is the core's own (module upload,
@@ -48,6 +48,17 @@ struct scuda_counts {
   const uint64_t *managed;
 };
 
+/* One of the uploads that bring the server's copy of pinned memory in step. The core asks for them with the fields of
+ * the first two lines, and all others 0, and sends them on the stream of that context; data stay what they are until it
+ * asks again. */
+struct scuda_mapped_upload {
+  uint64_t position;            /* what is in the ring before this was sent, and what is behind it was not */
+  uint64_t context; uint32_t server, only_flags; /* the launch's; 1: a few words, past the kernels that run */
+  uint32_t begun, flags;        /* begun: the front's own */
+  uint64_t dst, bytes, stream;
+  const void *data;
+};
+
 struct scuda_shared {
   uint32_t abi;                 /* SCUDA_CORE_ABI */
   uint32_t hosting;             /* atomic, core: host functions that run now */
@@ -70,6 +81,10 @@ struct scuda_shared {
   /* core: times without a connection that were lost and made again, or could not be; bytes that were sent again */
   struct scuda_count outages;
   uint32_t lost_of[SCUDA_SERVERS_MAX];  /* atomic: as lost, of one of several servers */
+  /* Gives the next upload that goes ahead of commands with the flag SCUDA_MAPPED; 0: there is none, or no more. Once it
+   * gave one, it has to be asked until there is no more: the front holds a lock, for which no thread waits that the
+   * core waits for. The core asks when it has seen the tail behind the commands, and before it sends them. */
+  int32_t (*mapped)(struct scuda_mapped_upload *);
 };
 
 struct scuda_device {           /* one of a server's GPUs as its welcome has it */
@@ -114,7 +129,8 @@ struct scuda_call {             /* one synchronous call; everything stays the ca
   uint64_t came;                /* out: when the reply came to this machine, by CLOCK_MONOTONIC in ns; 0: not known */
 };
 
-/* Exported by the core. All may be called from any thread; none calls back into the front except host functions. */
+/* Exported by the core. All may be called from any thread. Those that send call scuda_shared.mapped; besides that none
+ * calls back into the front except host functions. */
 typedef int32_t (*scuda_core_open_fn)(struct scuda_shared *, struct scuda_boot *);      /* CUresult; connects, hello */
 /* send up to .end, wait for the thread's reply */
 typedef void    (*scuda_core_call_fn)(struct scuda_call *);
@@ -122,6 +138,8 @@ typedef void    (*scuda_core_call_fn)(struct scuda_call *);
 typedef void    (*scuda_core_send_fn)(uint64_t end);
 /* send up to .end (a BULK command), then data */
 typedef int32_t (*scuda_core_bulk_fn)(uint32_t server, uint64_t end, const void *data, uint64_t bytes);
+/* sends such uploads at once; 0, or the CUresult of every call for the server */
+typedef int32_t (*scuda_core_mapped_fn)(uint32_t server, uint64_t context, uint32_t only_flags);
 typedef uint32_t (*scuda_core_transfer_fn)(void *dst, uint64_t bytes, uint32_t thread, uint32_t async);
     /* registers a download's destination, gives its id; thread as in struct scuda_call; a synchronous one ends with the
      * thread's reply, an asynchronous one with DONE */
@@ -148,7 +166,7 @@ typedef void    (*scuda_core_figures_fn)(uint64_t bytes[4]);
 typedef void    (*scuda_core_close_fn)(void);
 /* -4 debug, 0 info, 4 warn, 8 error */
 typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);
-/* exported names: scuda_core_open, scuda_core_call, scuda_core_send, scuda_core_bulk, scuda_core_transfer,
- * scuda_core_overlaps, scuda_core_source, scuda_core_hostfn, scuda_core_image, scuda_core_pin, scuda_core_look,
- * scuda_core_figures, scuda_core_close, scuda_core_log */
+/* exported names: scuda_core_open, scuda_core_call, scuda_core_send, scuda_core_bulk, scuda_core_mapped,
+ * scuda_core_transfer, scuda_core_overlaps, scuda_core_source, scuda_core_hostfn, scuda_core_image, scuda_core_pin,
+ * scuda_core_look, scuda_core_figures, scuda_core_close, scuda_core_log */
 #endif

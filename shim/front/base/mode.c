@@ -147,7 +147,8 @@ static int32_t open_core(void) {
   static const struct { const char *name; void **to; } symbols[] = {
       {"scuda_core_open", (void **)&scuda_core.open},         {"scuda_core_call", (void **)&scuda_core.call},
       {"scuda_core_send", (void **)&scuda_core.send},
-      {"scuda_core_bulk", (void **)&scuda_core.bulk},         {"scuda_core_transfer", (void **)&scuda_core.transfer},
+      {"scuda_core_bulk", (void **)&scuda_core.bulk},         {"scuda_core_mapped", (void **)&scuda_core.mapped},
+      {"scuda_core_transfer", (void **)&scuda_core.transfer},
       {"scuda_core_overlaps", (void **)&scuda_core.overlaps}, {"scuda_core_source", (void **)&scuda_core.source},
       {"scuda_core_hostfn", (void **)&scuda_core.hostfn},     {"scuda_core_image", (void **)&scuda_core.image},
       {"scuda_core_pin", (void **)&scuda_core.pin},
@@ -202,7 +203,10 @@ int32_t scuda_connect(const struct scuda_callbacks *callbacks) {
   if (result < 0) {
     scuda_lock(&connect_lock);
     result = atomic_load(&connect_result);
-    if (result < 0) scuda_callbacks = *callbacks;
+    if (result < 0) {
+      scuda_callbacks = *callbacks;
+      scuda_shared.mapped = callbacks->mapped;
+    }
     if (result < 0 && !(result = connect_now())) atomic_store(&connect_result, result);
     atomic_store(&refused, result);
     scuda_unlock(&connect_lock);

@@ -77,8 +77,12 @@ uint64_t scuda_kernel_address(uint64_t p); /* the same, and where kernels find i
 uint64_t scuda_mapped_base(uint64_t start); /* address for kernels of a mapped range, 0 when it is not */
 int32_t scuda_map_host(uint64_t start, uint64_t bytes, uint64_t *device_address);
 void scuda_unmap_host(uint64_t start);
-int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);  /* before a launch */
+/* Before a launch: how gets the flag by which what changed goes up ahead of it. CUresult. */
+int32_t scuda_mapped_before(uint64_t stream, uint32_t ptds, uint32_t *how);
 void scuda_mapped_sent(uint64_t stream, uint32_t ptds);       /* behind it, while scuda_mapped_count is not 0 */
+/* what changed goes up now, for work that is no launch, or as the call depends on what is in it; CUresult */
+int32_t scuda_mapped_upload(uint64_t stream, uint32_t ptds);
+int32_t scuda_mapped_next(struct scuda_mapped_upload *u);     /* see struct scuda_shared */
 /* before a wait, or a question, for work that may wait for the program */
 void scuda_mapped_publish(void);
 /* after a call that has waited for the stream of that key */

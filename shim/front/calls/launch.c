@@ -190,7 +190,7 @@ static uint8_t *device_node(const struct launch *l) {
 
 static int mapped(void) { return atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed) != 0; }
 
-/* Pinned memory has addresses of unified memory too. */
+/* Pinned memory has addresses of unified memory too, which decide what a launch takes. */
 static __attribute__((noinline, cold)) int32_t pinned_first(const uint8_t *values, uint32_t bytes, uint64_t stream,
                                                             uint32_t ptds) {
   scuda_use_pinned_in(values, bytes);
@@ -237,7 +237,7 @@ static int32_t launch(const struct launch *l, void **params, void **extra, uint3
   if (SCUDA_UNLIKELY(node)) how |= SCUDA_ANSWER;
   if (buffer) scuda_use_pinned_in(buffer, bytes);
   else use_pinned(f, params);
-  if (SCUDA_UNLIKELY((r = scuda_mapped_upload(l->stream, ptds)))) return r;
+  if (SCUDA_UNLIKELY((r = scuda_mapped_before(l->stream, ptds, &how)))) return r;
 
   struct scuda_cmd c;
   uint32_t attr_bytes = l->attr_count * ATTRIBUTE_BYTES;
@@ -292,10 +292,18 @@ int32_t scuda_hand_cuLaunchCooperativeKernel(uint64_t f, uint32_t gx, uint32_t g
 
 enum { SYNC_FLAGS = 3 }; /* CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC, …_NO_POST_LAUNCH_SYNC */
 
+/* What kernels of a graph, or of several GPUs, may use of pinned memory. */
+static int32_t takes(uint64_t stream, uint32_t ptds, uint32_t *how) {
+  int32_t r = CUDA_SUCCESS;
+  if (SCUDA_UNLIKELY(scuda_several()) && scuda_managed_some()) r = scuda_mapped_upload(stream, ptds);
+  return r ? r : scuda_mapped_before(stream, ptds, how);
+}
+
 static int32_t launch_all(void *list, uint32_t count, uint32_t flags) {
   const struct CUDA_LAUNCH_PARAMS_st *l = list;
   if (!l || !count || count > SCUDA_DEVICES_MAX || flags & ~(uint32_t)SYNC_FLAGS) return CUDA_ERROR_INVALID_VALUE;
   uint64_t bytes = sizeof(struct wire_launch_several);
+  uint32_t how = SCUDA_ANSWER;
   for (uint32_t i = 0; i < count; i++) {
     struct scuda_func *f = scuda_func(l[i].function);
     /* default streams are refused */
@@ -308,11 +316,11 @@ static int32_t launch_all(void *list, uint32_t count, uint32_t flags) {
     uint8_t names[f->param_bytes + 8];
     memset(names, 0, f->param_bytes);
     scuda_params_pack(f, l[i].kernelParams, names);
-    if ((r = scuda_mapped_upload(l[i].hStream, 0)) ||
+    if ((r = takes(l[i].hStream, 0, &how)) ||
         (r = scuda_managed_take(SCUDA_REACHABLE, names, f->param_bytes, l[i].hStream, 0))) return r;
   }
   struct scuda_cmd c;
-  int32_t r = scuda_begin(&c, OP_LAUNCH_SEVERAL, SCUDA_ANSWER, bytes);
+  int32_t r = scuda_begin(&c, OP_LAUNCH_SEVERAL, how, bytes);
   if (r) return r;
   struct wire_launch_several m = {count, flags};
   uint8_t *p = scuda_put_struct(c.payload, &m, sizeof m);
@@ -533,8 +541,8 @@ int32_t scuda_hand_cuOccupancyMaxPotentialBlockSize(int32_t *min_grid, int32_t *
 }
 
 /* A graph's kernels may use mapped memory too. */
-static int32_t graph_takes(uint64_t stream, uint32_t ptds) {
-  int32_t r = scuda_mapped_upload(stream, ptds);
+static int32_t graph_takes(uint64_t stream, uint32_t ptds, uint32_t *how) {
+  int32_t r = takes(stream, ptds, how);
   return r ? r : scuda_managed_take(SCUDA_REACHABLE, NULL, 0, stream, ptds);
 }
 
@@ -549,9 +557,10 @@ int scuda_pre_cuGraphLaunch(uint64_t graph, uint64_t stream, uint32_t ptds, int3
     scuda_name_object(&n, stream);
     if ((*r = scuda_visit_named(&v, &n, "cuGraphLaunch"))) return 1;
   }
-  *r = graph_takes(stream, ptds);
+  uint32_t how = ptds;
+  *r = graph_takes(stream, ptds, &how);
   int sent = !*r && mapped();
-  if (sent && !(*r = scuda_wire_cuGraphLaunch(graph, stream, ptds))) scuda_mapped_sent(stream, ptds);
+  if (sent && !(*r = scuda_wire_cuGraphLaunch(graph, stream, how))) scuda_mapped_sent(stream, ptds);
   if (!here) scuda_visit_end(v);
   return sent || *r;
 }

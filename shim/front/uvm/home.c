@@ -79,12 +79,15 @@ void scuda_uvm_sees(uint32_t server, const void *data, uint64_t bytes) {
   }
 }
 
+void scuda_managed_uploaded(uint32_t server, uint64_t to, const void *data, uint64_t bytes) {
+  const uint64_t skip = -to & 7; /* addresses lie at multiples of 8 there */
+  if (scuda_managed_some() && bytes > skip) scuda_uvm_sees(server, (const uint8_t *)data + skip, bytes - skip);
+}
+
 void scuda_managed_uploads(uint64_t to, const void *data, uint64_t bytes, int later) {
   const uint32_t server = scuda_server();
-  const uint64_t skip = -to & 7; /* addresses lie at multiples of 8 there */
   if (later && !(atomic_fetch_or(&blind, 1u << server) >> server & 1)) atomic_fetch_add(&sightings, 1);
-  if (!later && scuda_managed_some() && bytes > skip)
-    scuda_uvm_sees(server, (const uint8_t *)data + skip, bytes - skip);
+  if (!later) scuda_managed_uploaded(server, to, data, bytes);
 }
 
 /* ---- memory for it ---- */

@@ -59,6 +59,8 @@ int32_t scuda_managed_prefetch(uint64_t p, int32_t device, uint64_t stream, uint
 /* Bytes go to an address of the server that the thread's commands are for: the addresses in them are known to kernels
  * there from then on. later: what will be uploaded is not known yet. */
 void scuda_managed_uploads(uint64_t to, const void *data, uint64_t bytes, int later);
+/* the same, of a server, from any thread */
+void scuda_managed_uploaded(uint32_t server, uint64_t to, const void *data, uint64_t bytes);
 /* what grows when a server was found to know another address */
 uint64_t scuda_managed_sightings(void);
 #endif

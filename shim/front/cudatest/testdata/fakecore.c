@@ -125,6 +125,12 @@ int32_t scuda_core_bulk(uint32_t server, uint64_t end, const void *data, uint64_
   return 0;
 }
 
+int32_t scuda_core_mapped(uint32_t server, uint64_t context, uint32_t only_flags) {
+  (void)server, (void)context, (void)only_flags;
+  drain();
+  return 0;
+}
+
 uint32_t scuda_core_transfer(void *dst, uint64_t bytes, uint32_t thread, uint32_t async) {
   static uint32_t next = 65536;
   (void)dst, (void)bytes;

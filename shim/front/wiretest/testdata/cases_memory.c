@@ -429,11 +429,11 @@ void mapped(void) {
   pinned[5000] = 2;                              /* after the launch: the kernel may wait for it */
   rec->answer = written;
   CK(cuCtxSynchronize());
-  WANT(rec->commands[sent() - 4]->op, OP_COPY_H2D);
-  m = (const void *)rec->commands[sent() - 4]->payload;
+  WANT(rec->commands[sent() - 3]->op, OP_COPY_H2D);
+  m = (const void *)rec->commands[sent() - 3]->payload;
   WANT(m->dst, d + 5000);
   WANT(m->bytes, 1);
-  WANT(m->flags, 0);
+  WANT(m->flags, WIRE_COPY_SYNC);                /* later work waits for it, as it is on a stream of ours */
   WANT(((const struct wire_copy_d2h *)last(OP_COPY_D2H)->payload)->bytes, 3 * 4096);
   WANT(pinned[7], 42);
   WANT(pinned[5000], 2);                         /* what the program wrote meanwhile stays */

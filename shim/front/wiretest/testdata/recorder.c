@@ -12,13 +12,37 @@ struct recorder recorder;
 static struct scuda_device devices[3];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+enum { CORE = 65535, MAPPED = 1 << 15 /* SCUDA_MAPPED */ };
+
+static void keep(const struct command *c) {
+  if (recorder.count == 1 << 16) abort();
+  recorder.commands[recorder.count++] = memcpy(malloc(c->size), c, c->size);
+}
+
+/* What goes up ahead of the command at head is a command of the core itself. */
+static void bring(uint64_t head, uint32_t server, uint64_t context, uint32_t only_flags) {
+  struct scuda_mapped_upload u = {.position = head, .context = context, .server = server, .only_flags = only_flags};
+  while (recorder.shared->mapped(&u)) {
+    struct wire_copy_h2d m = {u.dst, u.bytes, u.stream, u.flags, 0};
+    uint64_t size = sizeof(struct command) + sizeof m + ((u.bytes + 7) & ~7ull);
+    struct command *c = calloc(1, size);
+    *c = (struct command){.size = (uint32_t)size, .op = OP_COPY_H2D, .context = context, .thread = CORE};
+    memcpy(c->payload, &m, sizeof m);
+    memcpy(c->payload + sizeof m, u.data, u.bytes);
+    keep(c);
+    free(c);
+  }
+}
+
 static void drain_locked(void) {
   struct scuda_shared *s = recorder.shared;
   uint64_t head = __atomic_load_n(&s->head, __ATOMIC_ACQUIRE), tail = __atomic_load_n(&s->tail, __ATOMIC_ACQUIRE);
   while (head < tail) {
     const struct command *c = (const struct command *)(s->ring + (head & (s->ring_size - 1)));
-    if (c->size < 32 || c->size % 8 || c->seq != head || recorder.count == 1 << 16) abort();
-    recorder.commands[recorder.count++] = memcpy(malloc(c->size), c, c->size);
+    if (c->size < 32 || c->size % 8 || c->seq != head) abort();
+    if (c->flags & MAPPED) bring(head, 0, c->context, 0);
+    keep(c);
+    recorder.commands[recorder.count - 1]->flags &= (uint16_t)~MAPPED;
     head += c->size;
   }
   __atomic_store_n(&s->head, head, __ATOMIC_SEQ_CST);
@@ -89,6 +113,14 @@ int32_t scuda_core_bulk(uint32_t server, uint64_t end, const void *data, uint64_
   recorder.bulk_bytes = bytes;
   recorder.bulk_first = ((const uint8_t *)data)[0];
   recorder.bulk_last = ((const uint8_t *)data)[bytes - 1];
+  return 0;
+}
+
+int32_t scuda_core_mapped(uint32_t server, uint64_t context, uint32_t only_flags) {
+  pthread_mutex_lock(&lock);
+  drain_locked();
+  bring(recorder.shared->head, server, context, only_flags);
+  pthread_mutex_unlock(&lock);
   return 0;
 }
 

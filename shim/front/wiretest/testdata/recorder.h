@@ -1,5 +1,6 @@
 /* A core that keeps every command and answers by what the case sets. */
 #include "base/core.h"
+#include "gen/wire_gen.h"
 
 struct command {
   uint32_t size; uint16_t op, flags; uint64_t seq, context; uint32_t thread, reserved; uint8_t payload[];
