@@ -59,11 +59,13 @@ fuzz: build ## attack servers and clients with changed sessions for FUZZTIME (10
 # machine has. Those of ebpf run there on an older kernel. ebpf's and e2e/rdma's only watch other processes: they do
 # without the race detector, which an emulated machine has no time for.
 RDMA_TESTS := verbs transport/rdma e2e/rdma
-TRANSFERS = $(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/transfers \
-	e2e/rdma/testdata/transfers.c -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
+# $(call program,SOURCE) builds a program that runs there.
+program = $(or $(CC),cc) -std=gnu11 -O2 -Wall -Wextra -Werror -I shim/include -o build/rdma/$(basename $(notdir $(1))) \
+	$(1) -L build/lib -l:libcuda.so.1 -Wl,--allow-shlib-undefined -lm
 test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (minutes; Debian packages are installed)
 	mkdir -p build/rdma
-	$(TRANSFERS)
+	$(call program,e2e/rdma/testdata/transfers.c)
+	$(call program,e2e/programs/several_peers.c)
 	set -e; for p in $(RDMA_TESTS) ebpf; do \
 	case $$p in verbs | transport/rdma) race=-race ;; *) race= ;; esac; \
 	$(GO) test $$race -c -tags rdma -o build/rdma/$$(echo $$p | tr / -).test ./$$p; done
@@ -71,7 +73,7 @@ test-rdma: build ## run the RDMA tests in a virtual machine with soft-RoCE (minu
 
 perf-rdma: build ## compare RDMA with perftest's figures in the virtual machine
 	mkdir -p build/rdma/plain
-	$(TRANSFERS)
+	$(call program,e2e/rdma/testdata/transfers.c)
 	set -e; for p in $(RDMA_TESTS); do \
 	$(GO) test -c -tags rdma -o build/rdma/plain/$$(echo $$p | tr / -).test ./$$p; done
 	./perf/rdma.sh

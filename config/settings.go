@@ -94,6 +94,7 @@ var Settings = []Setting{
 	{Name: "SCUDA_RDMA_FABRIC", Server: true},
 	{Name: "SCUDA_FABRIC", Server: true},
 	{Name: "SCUDA_NCCL", Server: true},
+	{Name: "SCUDA_PEERS", Server: true},
 	{Name: "SCUDA_CACHE_DIR", Server: true},
 	{Name: "SCUDA_CACHE_SIZE", Server: true},
 	{Name: "SCUDA_SHARE_IMAGES", Server: true},

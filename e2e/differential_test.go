@@ -59,6 +59,7 @@ func TestDifferential(t *testing.T) {
 		{"managed_gpus", "2", nil},
 		{"several_boxes", "2", nil},
 		{"several_managed", "2", nil},
+		{"several_peers", "2", nil},
 		{"several_managed_random", "2", []string{"1", "10"}},
 	} {
 		t.Run(strings.Join(append([]string{c.name}, c.args...), " "), func(t *testing.T) {

@@ -344,18 +344,22 @@ func TestSeveralUsePinnedInARow(t *testing.T) {
 // the simulation itself (TestDifferential).
 func TestSeveralCopyBoxes(t *testing.T) {
 	want := serve(t, "--gpu", "sim:2").run(t, "several_boxes")
-	_, second, list := two(t)
-	p := start(t, clientEnv(list), program("several_boxes"), kernels)
-	p.stdin.Close()
-	if code := p.wait(patience); code != 0 {
-		t.Fatalf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
-	}
-	if diff := cmp.Diff(lines(want), lines(p.out.String())); diff != "" {
-		t.Errorf("with one server (-), with two (+):\n%s", diff)
-	}
-	const refused = "a copy: what it names is of two servers"
-	if errs := p.err.String(); strings.Count(errs, refused) != 1 {
-		t.Errorf("not once %q in\n%s", refused, errs)
+	for way, more := range map[string][]string{"by the program": nil, "by the servers": connecting} {
+		t.Run(way, func(t *testing.T) {
+			_, second, list := two(t, more...)
+			p := start(t, clientEnv(list), program("several_boxes"), kernels)
+			p.stdin.Close()
+			if code := p.wait(patience); code != 0 {
+				t.Fatalf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
+			}
+			if diff := cmp.Diff(lines(want), lines(p.out.String())); diff != "" {
+				t.Errorf("with one server (-), with two (+):\n%s", diff)
+			}
+			const refused = "a copy: what it names is of two servers"
+			if errs := p.err.String(); strings.Count(errs, refused) != 1 {
+				t.Errorf("not once %q in\n%s", refused, errs)
+			}
+		})
 	}
 }
 

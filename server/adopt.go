@@ -236,9 +236,13 @@ func remembered(kept *record, info *sessionRecord) *session {
 		client: client{info.Host, info.Address, info.PID, info.Command, info.User},
 		who:    bearer{tenant.Known(info.Tenant, info.Credential), info.Lease}, terms: info.Terms, tickets: info.Tickets,
 		grace: info.Grace, opened: info.Opened, quota: info.Quota, gone: make(chan struct{}), record: kept,
-		used: kept.now.Used, epochs: kept.now.Epochs, meter: usage.Resume(kept.now.Meter), spent: spent{all: kept.now.Spent}}
+		used: kept.now.Used, introduced: kept.now.Introduced, peers: kept.now.Peers, epochs: kept.now.Epochs,
+		meter: usage.Resume(kept.now.Meter), spent: spent{all: kept.now.Spent}}
 	if x.used == nil {
 		x.used = make(map[string]bool)
+	}
+	if x.peers == nil {
+		x.peers = make(map[uint32]peerUse)
 	}
 	if x.epochs == nil && x.grace > 0 {
 		x.epochs = make(map[uint32]uint64)

@@ -11,6 +11,7 @@ import (
 
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/server/usage"
+	"scuda.dev/scuda/transport"
 )
 
 // What is asked while a supervisor takes over is asked once, when that is ready, and so is what another was asked.
@@ -120,12 +121,19 @@ func TestRecordHasRoom(t *testing.T) {
 		Meter: usage.State{Used: used, Before: usage.Sample{Memory: math.MaxUint64, ToDevice: math.MaxUint64,
 			ToHost: math.MaxUint64, Calls: math.MaxUint64, Turn: math.MaxInt64, Waited: math.MaxInt64, Taken: math.MaxInt64}}}
 	for kind, n := range tickets {
+		if kind == transport.KindIntroduce {
+			continue // which are bits
+		}
 		for i := range min(n, 64) {
 			c.Used[kind+" "+string(rune('0'+i%10))+string(rune('0'+i/10))] = true
 		}
 	}
 	for i := range uint32(40) {
 		c.Epochs[i] = 1<<64 - 1
+	}
+	c.Introduced, c.Peers = 1<<64-1, map[uint32]peerUse{}
+	for i := range uint32(transport.MaxServers) {
+		c.Peers[i] = peerUse{2 * mostIntroductions, 1<<(transport.PeerPath+1) - 1}
 	}
 	r.now = c
 	if err := r.write(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -76,6 +77,10 @@ type Config struct {
 	// authenticates, may use it in workers whose profile has [isolation.NCCL].
 	Fabric bool
 	NCCL   string // path of NCCL's library; default libnccl.so.2
+
+	// Peers are the networks in which this server may connect to other servers of its clients; none: it connects to
+	// nobody. Copies between servers then go by way of the client.
+	Peers []netip.Prefix
 
 	// MPS says whether workers run under NVIDIA's MPS, with a daemon for each tenant
 	MPS         MPSMode

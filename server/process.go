@@ -35,6 +35,7 @@ const (
 	msgBulk     = transport.KindBulk     // joinInfo with a bulk connection
 	msgRDMA     = transport.KindRDMA     // joinInfo with the control connection of RDMA
 	msgResume   = transport.KindResume   // joinInfo with another socket for a connection
+	msgPeer     = transport.KindPeer     // peerInfo with a connection of another server of the program
 	msgNotice   = "notice"               // noticeInfo, a line for the log of the session's client
 	msgPage     = "page"                 // the page of memory that the worker counts in, before its configuration
 	msgCommons  = "commons"              // commonsInfo with the memory of the tenant's sessions, before a CUDA session
@@ -120,6 +121,11 @@ type joinInfo struct {
 	Epoch    uint64 // of another socket: how many the connection has had
 	Received uint64 // of another socket: bytes that the client has received
 	TLS      *tlsrecord.State
+}
+
+type peerInfo struct {
+	executor.Peering
+	TLS *tlsrecord.State
 }
 
 type endedInfo struct {

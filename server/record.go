@@ -37,8 +37,11 @@ const maxRecord = 1 << 20
 type changing struct {
 	Used   map[string]bool   // tickets
 	Epochs map[uint32]uint64 // sockets that its connections have had
-	Meter  usage.State
-	Spent  usage.Used // since its beginning
+	// tickets to connect to other servers, and the connections that others have made
+	Introduced uint64
+	Peers      map[uint32]peerUse
+	Meter      usage.State
+	Spent      usage.Used // since its beginning
 
 	// The client has heard that the session is open, or is just about to. Without that nobody has a session.
 	Welcomed bool
@@ -120,7 +123,10 @@ func (r *record) write() error {
 
 // permitted notes which tickets of a session are used up. sessions.mu is held.
 func (x *session) permitted() {
-	x.record.update(func(c *changing) { c.Used, c.Epochs = maps.Clone(x.used), maps.Clone(x.epochs) })
+	x.record.update(func(c *changing) {
+		c.Used, c.Epochs = maps.Clone(x.used), maps.Clone(x.epochs)
+		c.Introduced, c.Peers = x.introduced, maps.Clone(x.peers)
+	})
 }
 
 // close lets go of the record.

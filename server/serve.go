@@ -343,6 +343,10 @@ func (s *supervisor) handle(c *net.TCPConn, visit *door.Visit) {
 		err = s.openNVML(p, log)
 	case transport.KindCallback, transport.KindBulk, transport.KindRDMA, transport.KindResume:
 		err = s.join(p)
+	case transport.KindIntroduce:
+		err = introduce(s, p)
+	case transport.KindPeer:
+		err = joinPeer(s, p)
 	case transport.KindInfo:
 		err = s.serveInfo(p)
 	case transport.KindAdmin:

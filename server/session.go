@@ -36,11 +36,13 @@ type session struct {
 	client     client
 	who        bearer
 	terms      lease.Terms
-	tickets    bool              // further connections need one
-	used       map[string]bool   // tickets; guarded by sessions.mu
-	grace      time.Duration     // how long it outlives its connections; 0: not at all
-	epochs     map[uint32]uint64 // sockets that its connections have had; guarded by sessions.mu
-	proc       *process          // set before the session can be found
+	tickets    bool               // further connections need one
+	used       map[string]bool    // tickets; guarded by sessions.mu
+	introduced uint64             // tickets of that kind, a bit each; guarded by sessions.mu
+	peers      map[uint32]peerUse // of connections of the client's other servers; guarded by sessions.mu
+	grace      time.Duration      // how long it outlives its connections; 0: not at all
+	epochs     map[uint32]uint64  // sockets that its connections have had; guarded by sessions.mu
+	proc       *process           // set before the session can be found
 	opened     time.Time
 	visit      *commons.Visit // nil: of NVML
 	spent      spent
@@ -239,7 +241,7 @@ func (x *session) admits(c arrival) bool {
 // tickets is how many further connections a session may have for a purpose.
 var tickets = map[string]int{
 	transport.KindCallback: 1, transport.KindRDMA: 1, transport.KindBulk: transport.MaxBulkConns,
-	transport.KindResume: math.MaxInt,
+	transport.KindResume: math.MaxInt, transport.KindIntroduce: mostIntroductions,
 }
 
 // permits says whether a connection may join. A client of before there were tickets presents the secret.
@@ -258,6 +260,11 @@ func (x *session) permits(c arrival) bool {
 	}
 	if h.Kind == transport.KindResume {
 		return x.follows(h, n)
+	}
+	if h.Kind == transport.KindIntroduce {
+		before := x.introduced
+		x.introduced |= 1 << n
+		return x.introduced != before
 	}
 	use := h.Purpose + " " + strconv.Itoa(n)
 	if x.used[use] {
@@ -412,8 +419,8 @@ func (s *supervisor) serveSession(
 		<-p.exited
 	}()
 	x := &session{id: randomHex(8), secret: randomHex(16), nvml: nvml, client: clientOf(c.RemoteAddr(), c.Hello),
-		who: c.who, terms: terms, proc: p, secure: isTLS(c), used: make(map[string]bool), visit: visit,
-		gone: make(chan struct{}), opened: time.Now(),
+		who: c.who, terms: terms, proc: p, secure: isTLS(c), used: make(map[string]bool),
+		peers: make(map[uint32]peerUse), visit: visit, gone: make(chan struct{}), opened: time.Now(),
 		tickets: slices.Contains(c.Capabilities, transport.CapTickets)}
 	if nvml {
 		who := func() processList {

@@ -31,6 +31,10 @@ type arrival struct {
 	peer
 	*transport.Hello
 	who bearer
+	// of a connection of another server: the session whose client invited it, by which invitation, and which it is
+	invited    *session
+	invitation transport.Invitation
+	number     int
 }
 
 // meet reads what a connection opens with: the handshake of TLS, if it is one with TLS, and the preface. The peer is
@@ -66,6 +70,10 @@ func (s *supervisor) meet(c *net.TCPConn) (a arrival, err error) {
 func (s *supervisor) admit(a *arrival, r io.Reader, state *tls.ConnectionState) (*transport.Hello, error) {
 	var over error
 	h, err := transport.ReadPrefaceOf(r, func(token []byte) (ok bool) {
+		if a.invited, a.invitation, a.number = s.sessions.inviting(token, a.peer); a.invited != nil {
+			a.who = a.invited.who
+			return true
+		}
 		a.who, ok, over = s.recognise(token, state)
 		return ok
 	})
@@ -93,8 +101,10 @@ func sealed(c peer, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-func isTLS(c arrival) bool {
-	_, ok := c.peer.(*transport.TLSConn)
+func isTLS(c arrival) bool { return isSecure(c.peer) }
+
+func isSecure(c net.Conn) bool {
+	_, ok := c.(*transport.TLSConn)
 	return ok
 }
 

@@ -343,6 +343,8 @@ func (w *worker) listen() {
 			err = w.openSession(m)
 		case msgCallback, msgBulk, msgRDMA, msgResume:
 			err = w.join(m)
+		case msgPeer:
+			err = w.joinPeer(m)
 		case msgProcesses:
 			closeFD(m.FD)
 			err = w.toldProcesses(m)

@@ -6,8 +6,10 @@ import (
 	"net"
 	"os"
 
+	"scuda.dev/scuda/server/executor"
 	"scuda.dev/scuda/server/handoff"
 	"scuda.dev/scuda/transport"
+	"scuda.dev/scuda/transport/tlsrecord"
 )
 
 // join gives the session another connection.
@@ -19,15 +21,9 @@ func (w *worker) join(m *handoff.Message) error {
 		closeFD(m.FD)
 		return errors.Join(errors.New("a connection without a session"), err)
 	}
-	f := os.NewFile(uintptr(m.FD), m.Type)
-	defer f.Close()
-	plain, err := net.FileConn(f)
+	c, err := connOf(m, info.TLS)
 	if err != nil {
 		return err
-	}
-	c, err := transport.ResumeTLS(plain, info.TLS)
-	if err != nil {
-		return errors.Join(err, plain.Close())
 	}
 	switch {
 	case m.Type == msgRDMA && info.Line == 0: // it ends with its socket
@@ -85,4 +81,39 @@ func (w *worker) newLine(c net.Conn, info *joinInfo) (*transport.Line, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return transport.Resumed(r), nil
+}
+
+// connOf is the connection that came with a message.
+func connOf(m *handoff.Message, state *tlsrecord.State) (net.Conn, error) {
+	f := os.NewFile(uintptr(m.FD), m.Type)
+	defer f.Close()
+	plain, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	c, err := transport.ResumeTLS(plain, state)
+	if err != nil {
+		return nil, errors.Join(err, plain.Close())
+	}
+	return c, nil
+}
+
+// joinPeer takes a connection of another server of the session's program.
+func (w *worker) joinPeer(m *handoff.Message) error {
+	s := w.session.Load()
+	var info peerInfo
+	err := m.Decode(&info)
+	if s == nil || m.FD < 0 || err != nil {
+		closeFD(m.FD)
+		return errors.Join(errors.New("a connection without a session"), err)
+	}
+	c, err := connOf(m, info.TLS)
+	if err != nil {
+		return err
+	}
+	line, err := transport.NewLine(c)
+	if err != nil {
+		return err
+	}
+	return executor.AttachPeer(s, line, info.Peering)
 }

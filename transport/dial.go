@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"scuda.dev/scuda/transport/certificate"
 )
 
 // ParseAddress completes "host", "host:port", "[v6]", "[v6]:port" or a bare IPv6 address to "host:port".
@@ -85,6 +87,7 @@ func Dial(ctx context.Context, to Target, hello *Hello) (Conn, *Welcome, error) 
 	if err != nil {
 		return nil, nil, err
 	}
+	found := foundAt(c)
 	conn, err := newDialled(c, full)
 	if err != nil {
 		return nil, nil, &Error{Address: full, Kind: ErrClosed, Detail: err.Error(), Err: err}
@@ -96,7 +99,18 @@ func Dial(ctx context.Context, to Target, hello *Hello) (Conn, *Welcome, error) 
 		return nil, nil, err
 	}
 	conn.putBack(p.rest)
+	w.Found = found
 	return conn, w, nil
+}
+
+func foundAt(c net.Conn) (f Found) {
+	if a := c.RemoteAddr(); a != nil { // the kernel forgets it when the peer has reset the connection
+		f.Address = a.String()
+	}
+	if t, ok := c.(*TLSConn); ok && len(t.state.PeerCertificates) > 0 {
+		f.Fingerprint = certificate.Fingerprint(t.state.PeerCertificates[0])
+	}
+	return f
 }
 
 // DialNet is [Dial] for those who want an ordinary Go connection (callback connections, information): a [*net.TCPConn]
@@ -158,6 +172,11 @@ func connect(ctx context.Context, to Target, hello *Hello) (net.Conn, string, []
 
 // preface is what is said first on a connection.
 func (h *Hello) preface(c net.Conn, token []byte) (b []byte, err error) {
+	if h.Invitation != nil {
+		if token, err = h.Invitation.Token(h.Number, c); err != nil {
+			return nil, err
+		}
+	}
 	if h.Purpose != "" && h.Secret != "" {
 		if h.Ticket, err = Ticket(h.Secret, h.Session, h.Purpose, h.Number, c); err != nil {
 			return nil, err

@@ -45,6 +45,8 @@ const (
 	// MaxChunk is the largest payload of MsgChunk, and MaxBulkConns how many connections may carry them.
 	MaxChunk     = wire.MaxChunk
 	MaxBulkConns = wire.MaxBulkConns
+	// MaxServers is how many servers a program may have.
+	MaxServers = wire.MaxServers
 
 	// PullUnit is the unit in which MsgPull's result field counts the offset.
 	PullUnit = wire.PullUnit
@@ -132,8 +134,12 @@ const (
 	KindRDMA     = "rdma"   // the control connection of RDMA
 	KindResume   = "resume" // another socket for one of a session's connections
 	KindNVML     = "nvml"
-	KindInfo     = "info"
-	KindAdmin    = "admin" // HTTP, as package admin answers it
+	// KindIntroduce asks a session's server to connect to another one of its program ([Introduction]), and KindPeer is
+	// such a connection.
+	KindIntroduce = "introduce"
+	KindPeer      = "peer"
+	KindInfo      = "info"
+	KindAdmin     = "admin" // HTTP, as package admin answers it
 )
 
 // What MsgForget is about.

@@ -57,6 +57,10 @@ type Hello struct {
 	Window  int `json:",omitempty"`
 	Windows int `json:",omitempty"`
 
+	// With [KindIntroduce]: to which server. With [KindPeer] the token says who invites ([Invitation]).
+	Introduction *Introduction `json:",omitempty"`
+	Invitation   *Invitation   `json:"-"`
+
 	// How long a client waits at most where the server has no place for it ([CapQueue]); 0: not at all. Waiting is called
 	// with what the server says meanwhile; it may be nil.
 	Wait    time.Duration `json:",omitempty"`
@@ -75,6 +79,9 @@ func (h *Hello) Needs() []string {
 	}
 	if h.Ticket != "" || h.Purpose != "" {
 		needs = append(needs, CapTickets)
+	}
+	if h.Kind == KindIntroduce || h.Kind == KindPeer {
+		needs = append(needs, CapPeers)
 	}
 	if h.Window != 0 || h.Windows > 1 || h.Windows < 0 {
 		needs = append(needs, CapWindows)
@@ -122,6 +129,15 @@ type Welcome struct {
 
 	// Tickets for further connections ([CapTickets]), by purpose.
 	Tickets map[string]string `json:",omitempty"`
+
+	// Where the client found the server, for who is told of it.
+	Found Found `json:"-"`
+}
+
+// Found is where a server was found, and who it was.
+type Found struct {
+	Address     string // IP:PORT
+	Fingerprint string // of its key; "": without TLS
 }
 
 // Load is how much a server has to do.

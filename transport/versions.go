@@ -84,6 +84,8 @@ const (
 	CapSkip = "skip"
 	// CapWindows: the server's drivers keep to the window of addresses that a hello names.
 	CapWindows = "windows"
+	// CapPeers: bytes of copies between two servers of a program go from one to the other.
+	CapPeers = "peers"
 )
 
 // capabilityTexts say in a refusal what the other side is asked for.
@@ -93,14 +95,15 @@ var capabilityTexts = map[string]string{
 	CapTickets:    "tickets for further connections", CapQueue: "a queue for its places",
 	CapAdmin: "an admin interface over its port", CapProfile: "profiles of its GPUs",
 	CapNCCL: "NCCL in its workers", CapSkip: "clients of several servers",
-	CapWindows: "windows of addresses for each of several servers",
+	CapWindows: "windows of addresses for each of several servers", CapPeers: "connections between servers",
 }
 
 // Offered are the capabilities of this release, of client and server alike.
 //
 // Sessions of CUDA offer more where both sides want it ([Resuming]).
 func Offered() []string {
-	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL, CapSkip, CapWindows}
+	return []string{CapCorrelation, CapTickets, CapQueue, CapAdmin, CapProfile, CapNCCL, CapSkip, CapWindows,
+		CapPeers}
 }
 
 // Resuming are the capabilities of sessions whose connections may lose their sockets.

@@ -460,6 +460,9 @@ var ofWire = [...]Class{
 	37: Memory,  // order_join
 	38: Memory,  // order
 	53: Other,   // skip
+	54: Other,   // peer_send
+	55: Other,   // peer_receive
+	56: Other,   // peer_await
 	39: Other,   // bye
 	40: Other,   // profile
 	41: Other,   // profile_read

@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "73748ca67b54cfe67bbcc307e8a83222f9e033dcad6e3754194a74e1170e99f8"
+const Digest = "014fdbd621404079d2064511dbb0dbbf2650518233c907d9d775c241f6149e57"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

@@ -63,6 +63,9 @@ var ofWire = [...]Set{
 	36: Launches,           // launch_several
 	37: Contextless,        // order_join
 	53: Contextless,        // skip
+	54: Contextless,        // peer_send
+	55: Contextless,        // peer_receive
+	56: Contextless,        // peer_await
 	39: Contextless,        // bye
 	40: Contextless,        // profile
 	41: Contextless,        // profile_read

@@ -44,6 +44,9 @@ const (
 	OpOrderJoin         uint16 = 0xf025
 	OpOrder             uint16 = 0xf026
 	OpSkip              uint16 = 0xf035
+	OpPeerSend          uint16 = 0xf036
+	OpPeerReceive       uint16 = 0xf037
+	OpPeerAwait         uint16 = 0xf038
 	OpBye               uint16 = 0xf027
 	OpProfile           uint16 = 0xf028
 	OpProfileRead       uint16 = 0xf029
@@ -101,6 +104,9 @@ var opNames = map[uint16]string{
 	OpOrderJoin:         "order_join",
 	OpOrder:             "order",
 	OpSkip:              "skip",
+	OpPeerSend:          "peer_send",
+	OpPeerReceive:       "peer_receive",
+	OpPeerAwait:         "peer_await",
 	OpBye:               "bye",
 	OpProfile:           "profile",
 	OpProfileRead:       "profile_read",
@@ -135,6 +141,7 @@ const (
 	MaxPush           = 0x100000   // bytes of a PUSH
 	MaxChunk          = 0x100000   // bytes of a CHUNK
 	MaxBulkConns      = 0x10       // bulk connections of a session
+	MaxServers        = 0x10       // servers of a program
 	PullUnit          = 0x100000   // PULL's result counts the offset in such units
 	LastPull          = 0x40000000 // in PULL's aux: the last pull of this source
 	MaxInline         = 0x10000    // bytes of a copy's data in its command; more are bulk data
@@ -1052,6 +1059,56 @@ type Skip struct {
 
 // SizeSkip is the size of Skip in bytes.
 const SizeSkip = 8
+
+// PeerSend is the payload of OpPeerSend.
+// the bytes leave this server
+type PeerSend struct {
+	Copy     [25]uint64
+	Stream   uint64
+	Number   uint64
+	Peer     uint32
+	Epoch    uint32
+	Flags    uint32
+	Reserved uint32
+}
+
+// SizePeerSend is the size of PeerSend in bytes.
+const SizePeerSend = 232
+
+// PeerReceive is the payload of OpPeerReceive.
+// the bytes come to this server
+type PeerReceive struct {
+	Copy     [25]uint64
+	Stream   uint64
+	Number   uint64
+	Peer     uint32
+	Epoch    uint32
+	Flags    uint32
+	Reserved uint32
+}
+
+// SizePeerReceive is the size of PeerReceive in bytes.
+const SizePeerReceive = 232
+
+// PeerAwait is the payload of OpPeerAwait.
+// answered when the GPU has all bytes of a peer_receive, or no more will come
+// It is answered by PeerArrived.
+type PeerAwait struct {
+	Number   uint64
+	Peer     uint32
+	Reserved uint32
+}
+
+// SizePeerAwait is the size of PeerAwait in bytes.
+const SizePeerAwait = 16
+
+// PeerArrived is the payload.
+type PeerArrived struct {
+	Bytes uint64
+}
+
+// SizePeerArrived is the size of PeerArrived in bytes.
+const SizePeerArrived = 8
 
 // Bye is the payload of OpBye.
 // the program ends, and this is its last command

@@ -33,7 +33,8 @@ var serveFlags = append([]string{
 	"max-sessions-per-client", "max-queue", "max-away", "max-vram-kept", "turns", "mps", "max-nvml-sessions",
 	"usage-log", "isolation", "allow-nvml-set", "warm", "sim-memory", "transport",
 	"rdma-device", "rdma-memory", "rdma-fabric", "gpudirect", "drain", "grace", "log", "log-format", "metrics", "admin",
-	"pprof", "fabric", "nccl", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner", "profiles",
+	"pprof", "fabric", "nccl", "peers", "tls", "tls-cert", "tls-key", "client-ca", "tenants", "state-dir", "spawner",
+	"profiles",
 }, append(limitNames(), workerFlags...)...)
 
 func limitNames() (names []string) {
@@ -94,6 +95,7 @@ type serveOptions struct {
 	admin     string
 	profiles  bool
 	fabric    string
+	peers     []string
 	between   string
 	nccl      string
 	limits    config.Limits
@@ -229,6 +231,9 @@ func (o *serveOptions) flags(f *pflag.FlagSet) {
 		"whether NCCL may connect the GPUs of this server and others, which it does without encryption or authentication: "+
 			"`TRUST` trusted (docs/nccl.md) or untrusted")
 	f.StringVar(&o.nccl, "nccl", "", "`FILE` of NVIDIA's NCCL for that (default: libnccl.so.2, where the loader finds it)")
+	f.StringSliceVar(&o.peers, "peers", nil,
+		"connect to other servers of a client in these `NETWORKS` (10.0.0.0/8,192.168.7.3), so that copies between their "+
+			"GPUs go from server to server; without it they go by way of the client")
 	f.StringVar(&o.direct, "gpudirect", "auto",
 		"`WHEN` RDMA reads and writes the GPU's memory: auto (where a self-test finds it right and not slower), always "+
 			"(wherever it works) or never")

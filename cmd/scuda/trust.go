@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,13 @@ func (o *serveOptions) readTrust(c *server.Config) error {
 	}
 	c.TLSAlways, c.TrustedFabric = o.tls == "always", o.fabric == "trusted"
 	c.Fabric, c.NCCL = o.between == "trusted", o.nccl
+	for _, text := range o.peers {
+		p, err := networkOf(text)
+		if err != nil {
+			return err
+		}
+		c.Peers = append(c.Peers, p)
+	}
 	if err := o.refuseWritable(); err != nil {
 		return err
 	}
@@ -55,6 +63,18 @@ func (o *serveOptions) readTrust(c *server.Config) error {
 	var err error
 	c.Tenants, err = tenant.Read(files)
 	return err
+}
+
+// networkOf reads a network of --peers, or one address.
+func networkOf(text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() {
+		return p, fmt.Errorf("--peers %q: write NETWORK/BITS (10.0.0.0/8) or an IP address", text)
+	}
+	return p.Masked(), nil
 }
 
 // errWritable is a file that says who may connect, and that every user of the machine can change.

@@ -42,14 +42,20 @@ const (
 	pathLost      = "the RDMA path is lost"
 )
 
-// serve starts a server with a simulated GPU and gives its address and log.
+// serve starts a server with a simulated GPU at the first device, and gives its address and log.
 func serve(t *testing.T, args ...string) (addr, log string, p *os.Process) {
+	t.Helper()
+	return serveAt(t, 0, args...)
+}
+
+// serveAt starts one at either device.
+func serveAt(t *testing.T, device int, args ...string) (addr, log string, p *os.Process) {
 	t.Helper()
 	log = filepath.Join(t.TempDir(), "server.log")
 	cmd := exec.Command(filepath.Join(root, "build/scuda"),
-		append([]string{"-l", os.Getenv("RXE_IP0") + ":0", "--insecure", "--gpu", "sim", "--sim-memory", "256MiB",
-			"--cache-dir", "none",
-			"--rdma-device", os.Getenv("RXE_DEV0"), "--log", "debug,file=" + log}, args...)...)
+		append([]string{"-l", os.Getenv(fmt.Sprint("RXE_IP", device)) + ":0", "--insecure", "--gpu", "sim",
+			"--sim-memory", "256MiB", "--cache-dir", "none",
+			"--rdma-device", os.Getenv(fmt.Sprint("RXE_DEV", device)), "--log", "debug,file=" + log}, args...)...)
 	stderr, err := os.Create(log + workers)
 	if err != nil {
 		t.Fatal(err)

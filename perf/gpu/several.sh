@@ -4,14 +4,18 @@
 #   several.sh [check.py's arguments]
 #
 #   - whether the driver keeps to each of four parts of the addresses (windows.c), natively
-#   - e2e/programs/several*.c: both servers by turns and together, pinned and unified memory, a profile
-#   - PyTorch on both devices: results, copies between them, a profile
+#   - e2e/programs/several*.c: both servers by turns and together, pinned and unified memory, copies, a profile
+#   - PyTorch on both devices: results, copies between them and how fast they are, a profile
+#
+# Copies between the two go from server to server; with PEERS=none by way of the program.
+#
 #   - where there are two GPUs: nn.DataParallel and JAX on both, with NCCL in one process, as natively
 #   - nvidia-smi over both
 #   - the cases of check.py that are named (none: of suite pr1) on the second of the two, compared with native runs
 #
 # Writes what it saw to $OUT as it comes.
 set -u
+[ "${PEERS:-}" = none ] && PEERS=192.0.2.1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd) root=$(cd "$here/../.." && pwd)
 out=${OUT:-$(mktemp -d)} work=$(mktemp -d) failed=0
 run=$here/run.sh
@@ -39,7 +43,8 @@ nccl() { # the NCCL of PyTorch's wheel
 gpus=$(nvidia-smi -L | wc -l)
 for i in 0 1; do
   CUDA_VISIBLE_DEVICES=$((i % gpus)) SCUDA_WARM=${WARM:-4} \
-    SERVE_OPTIONS="--fabric trusted --profiles nccl --nccl ${NCCL:-$(nccl)}" "$run" serve "$work/server$i" &
+    SERVE_OPTIONS="--peers ${PEERS:-127.0.0.0/8} --fabric trusted --profiles nccl --nccl ${NCCL:-$(nccl)}" \
+    "$run" serve "$work/server$i" &
   eval "server$i=$!"
 done
 finish() {
@@ -63,6 +68,7 @@ program() { # NAME ARGUMENTS...
 
 program several
 program several_boxes
+program several_peers 40
 program several_pinned
 program several_managed
 program several_managed_random 1 20
@@ -105,6 +111,29 @@ P
 REMOTE_DEVICES=0,1 timeout 120 "$run" remote python3 "$work/both.py" >"$out/both" 2>&1
 verdict "PyTorch on both" $?
 tail -5 "$out/both"
+
+cat >"$work/speed.py" <<'P'
+import time
+import torch
+for mib in (1, 16, 256, 1024):
+    a = [torch.full((mib << 20,), d, dtype=torch.uint8, device=f"cuda:{d}") for d in range(2)]
+    best = [9e9, 9e9]
+    for k in range(10 if mib < 256 else 5):
+        for d in range(2):
+            for e in range(2): torch.cuda.synchronize(e)
+            began = time.perf_counter()
+            a[1 - d].copy_(a[d])
+            for e in range(2): torch.cuda.synchronize(e)
+            best[d] = min(best[d], time.perf_counter() - began)
+            assert int(a[1 - d][-1]) == d and int(a[1 - d].max()) == d
+            a[1 - d].fill_(1 - d)
+    print(f"{mib} MiB between GPUs: {best[0] * 1e3:.2f} and {best[1] * 1e3:.2f} ms, "
+          f"{(mib << 20) / best[0] / 1e9:.2f} and {(mib << 20) / best[1] / 1e9:.2f} GB/s")
+P
+REMOTE_DEVICES=0,1 timeout 120 "$run" remote python3 "$work/speed.py" >"$out/speed" 2>"$out/speed.err"
+verdict "copies between both" $?
+cat "$out/speed"
+tail -5 "$out/speed.err"
 
 cat >"$work/profiled.py" <<'P'
 import collections

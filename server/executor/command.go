@@ -77,6 +77,9 @@ var wireOps = [...]handler{
 	wire.OpNcclSplit - firstWire:         inCollectives((*collectives).split),
 	wire.OpNcclReduction - firstWire:     inCollectives((*collectives).makeReduction),
 	wire.OpNcclReductionEnd - firstWire:  inCollectives((*collectives).endReduction),
+	wire.OpPeerSend - firstWire:          inPeers((*peers).send),
+	wire.OpPeerReceive - firstWire:       inPeers((*peers).receive),
+	wire.OpPeerAwait - firstWire:         inPeers((*peers).await),
 }
 
 // serverOps carry out the functions of the driver that the generated dispatch does not carry out, or not alone: those

@@ -170,7 +170,7 @@ func (b *copy3D) enqueue(gpu cuda.GPU, m *cuda.CUDA_MEMCPY3D_PEER, st *stream) c
 
 // move enqueues the copy of the bytes from offset off on, as many as mem has. A range of rows is at most three cuboids
 // in a slice.
-func (b *copy3D) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresult {
+func (b *copy3D) move(gpu cuda.GPU, a *arena, off uint64, mem []byte, st *stream) cuda.CUresult {
 	w, h := b.host.width, b.host.height
 	for len(mem) > 0 {
 		n := uint64(len(mem))
@@ -185,13 +185,13 @@ func (b *copy3D) move(on *base, off uint64, mem []byte, st *stream) cuda.CUresul
 			width, height = w, min(n/w, h-y)
 		}
 		used := width * height * depth
-		m := b.part(&on.arena, x, y, z, width, height, depth, mem[:used])
-		if r := b.enqueue(on.gpu, m, st); r != cuda.CUDA_SUCCESS {
+		m := b.part(a, x, y, z, width, height, depth, mem[:used])
+		if r := b.enqueue(gpu, m, st); r != cuda.CUDA_SUCCESS {
 			return r
 		}
 		mem, off = mem[used:], off+used
-		if on.arena.room() < 64<<10 {
-			on.arena.reset()
+		if a.room() < 64<<10 {
+			a.reset()
 		}
 	}
 	return cuda.CUDA_SUCCESS
@@ -227,7 +227,7 @@ func (u *uploads) upload3D(
 		return r, err
 	}
 	copy(sl.mem, data[:p.Bytes])
-	if r = b.move(u.base, 0, sl.mem[:p.Bytes], st); r != cuda.CUDA_SUCCESS {
+	if r = b.move(u.gpu, &u.arena, 0, sl.mem[:p.Bytes], st); r != cuda.CUDA_SUCCESS {
 		u.staging.occupied(sl, st)
 		return r, nil
 	}
@@ -287,7 +287,7 @@ func (d *downloads) download3D(
 		var err error
 		d.expect(t)
 		r, err = d.downloadBy(st, t, b.bytes, func(off uint64, sl *slot, n uint64) cuda.CUresult {
-			return b.move(d.base, off, sl.mem[:n], st)
+			return b.move(d.gpu, &d.arena, off, sl.mem[:n], st)
 		})
 		if err != nil {
 			return 0, err

@@ -38,6 +38,10 @@ func copyH2D(s *Session, c *command) (cuda.CUresult, error) { return s.copies.up
 
 func copyD2H(s *Session, c *command) (cuda.CUresult, error) { return s.copies.downloads.copyD2H(c) }
 
+func inPeers(f func(*peers, *command) (cuda.CUresult, error)) handler {
+	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.peers, c) }
+}
+
 func inOrdering(f func(*ordering, *command) (cuda.CUresult, error)) handler {
 	return func(s *Session, c *command) (cuda.CUresult, error) { return f(&s.ordering, c) }
 }
@@ -76,4 +80,7 @@ func (s *Session) isIdle() bool {
 
 func (s *Session) downloadJustBefore(st *stream) *transfer { return s.copies.downloads.justBefore(st) }
 
-func (s *Session) finishDownloads(st *stream) { s.copies.downloads.finish(st) }
+func (s *Session) finishDownloads(st *stream) {
+	s.peers.leave(func(other *stream) bool { return other == st })
+	s.copies.downloads.finish(st)
+}

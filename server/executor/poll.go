@@ -10,7 +10,7 @@ import (
 // pending says whether anything has to be looked at between commands.
 func (s *Session) pending() bool {
 	return len(s.waits.list) > 0 || len(s.waits.watches) > 0 || s.copies.pending() || s.turns.active ||
-		s.collectives.underWay > 0
+		s.collectives.underWay > 0 || s.peers.pending()
 }
 
 // poll looks at everything pending, once. It says whether something was completed.
@@ -34,6 +34,9 @@ func (s *Session) poll() bool {
 	if s.collectives.poll() {
 		progress = true
 	}
+	if s.peers.poll() {
+		progress = true
+	}
 	if ready == 0 {
 		return progress
 	}
@@ -48,6 +51,7 @@ func (s *Session) abandonContext(ctx *context) {
 	s.times.forget(ctx)
 	s.turns.abandon(ctx)
 	s.copies.path.abandon(ctx)
+	s.peers.abandon(ctx)
 	for _, st := range append([]*stream{&ctx.legacy}, ctx.streams...) {
 		s.copies.downloads.fail(st, cuda.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		s.waits.endWatches(st)

@@ -124,6 +124,7 @@ type Session struct {
 	profile  profile
 
 	collectives collectives
+	peers       peers
 
 	conn transport.Conn
 	left bool // the program has taken its leave
@@ -187,6 +188,7 @@ func New(cfg Config) (*Session, error) {
 	s.turns = newTurns(s, cfg.Turn)
 	s.profile = newProfile(s, cfg)
 	s.collectives = newCollectives(s, cfg)
+	s.peers = newPeers(s, &cfg)
 	s.copies.begin(s, cfg)
 	s.times.begin(s, cfg.Limits, cfg.Abort)
 	s.printf = printf{base: &s.base, loop: s, out: &s.out, text: cfg.Text}
@@ -236,6 +238,7 @@ func (s *Session) Stop() {
 	s.conn.Shutdown()
 	s.callback.fail(errCallbackClosed)
 	s.copies.stop()
+	s.peers.stop()
 }
 
 // Run carries the session out until it ends; the caller must have locked its OS thread.
@@ -278,6 +281,7 @@ func (s *Session) Run() error {
 	s.pulse.done.Wait()
 	s.callback.close()
 	s.copies.close()
+	s.peers.close()
 	s.collectives.close(err == nil)
 	s.out.pumps.Wait()
 	watch.Wait()
@@ -302,6 +306,7 @@ func (s *Session) Free() {
 	unmapMemory(s.arena.mem)
 	unmapMemory(s.outMem)
 	s.copies.free()
+	s.peers.free()
 	s.run.free()
 	for _, i := range s.modules.images {
 		i.Close()

@@ -35,6 +35,8 @@ type slot struct {
 	gpu   cuda.CUdeviceptr // where it lies in the GPU's memory, and mem is nil; 0: it does not
 	index uint32           // among those
 	st    *stream          // on which the event is, where the slot is not of a pool
+
+	receive *peerReceive // of another server, whose chunk the GPU copies out of it; nil: of nobody
 }
 
 // Bytes is the slot's memory, for a chunk that arrives in it.

@@ -238,7 +238,7 @@ func (u *uploads) bulkArrived(n int) error {
 	switch {
 	case r != cuda.CUDA_SUCCESS:
 	case b.copy3D != nil:
-		r = b.copy3D.move(u.base, b.at, sl.mem[:b.filled], b.st)
+		r = b.copy3D.move(u.gpu, &u.arena, b.at, sl.mem[:b.filled], b.st)
 	default:
 		r = u.gpu.CuMemcpyHtoDAsync_v2(b.dst, pointerTo(sl.mem), uint64(b.filled), b.st.real)
 	}

@@ -34,6 +34,10 @@ const (
 	RefusedVRAM
 	RefusedTenantVRAM
 	Replayed
+	ReceivedPeerTCP
+	ReceivedPeerRDMA
+	SentPeerTCP
+	SentPeerRDMA
 
 	QueueBytes // the first gauge
 	PendingWaits
@@ -77,6 +81,7 @@ const (
 	helpChanged   = "Times that a session's bulk data moved to another transport."
 	helpModules   = "Module images that clients asked for, by whether the module cache had them."
 	helpRefused   = "Requests for memory that a limit refused, by limit."
+	helpPeer      = "Bytes that workers received from and sent to other servers of the same program, by transport."
 	helpPending   = "Calls that wait for work of a GPU to complete."
 	nameBytes     = "scuda_transport_bytes_total"
 	nameCopied    = "scuda_copied_bytes_total"
@@ -84,6 +89,7 @@ const (
 	nameChanged   = "scuda_transport_changes_total"
 	nameModules   = "scuda_module_cache_requests_total"
 	nameRefused   = "scuda_memory_refused_total"
+	namePeer      = "scuda_peer_bytes_total"
 	namePending   = "scuda_pending"
 	nameErrors    = "scuda_errors_total"
 	nameCalls     = "scuda_calls_total"
@@ -119,6 +125,10 @@ var table = [series]described{
 	RefusedTenantVRAM: {nameRefused, helpRefused, []string{"limit", "max-vram-per-tenant"}},
 	Replayed: {"scuda_outage_replayed_bytes_total",
 		"Bytes that workers sent again, because their clients had not received them when a connection was lost.", nil},
+	ReceivedPeerTCP:  {namePeer, helpPeer, []string{"direction", "received", "transport", "tcp"}},
+	ReceivedPeerRDMA: {namePeer, helpPeer, []string{"direction", "received", "transport", "rdma"}},
+	SentPeerTCP:      {namePeer, helpPeer, []string{"direction", "sent", "transport", "tcp"}},
+	SentPeerRDMA:     {namePeer, helpPeer, []string{"direction", "sent", "transport", "rdma"}},
 	QueueBytes:       {"scuda_queue_bytes", "Bytes of received commands that workers have not carried out yet.", nil},
 	PendingWaits:     {namePending, helpPending, []string{"kind", "synchronize"}},
 	PendingDownloads: {namePending, helpPending, []string{"kind", "download"}},

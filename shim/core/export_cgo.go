@@ -254,6 +254,21 @@ func scuda_core_look() {
 	}
 }
 
+//export scuda_core_peer
+func scuda_core_peer(from, to C.uint32_t) C.uint32_t {
+	if all := current.Load(); all != nil {
+		return C.uint32_t(all.Peer(int(from), int(to)))
+	}
+	return 0
+}
+
+//export scuda_core_peer_lost
+func scuda_core_peer_lost(from, to, epoch C.uint32_t) {
+	if all := current.Load(); all != nil {
+		all.PeerLost(int(from), int(to), uint32(epoch))
+	}
+}
+
 //export scuda_core_figures
 func scuda_core_figures(n *C.uint64_t) {
 	all := current.Load()

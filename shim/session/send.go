@@ -256,6 +256,8 @@ type ringCommand struct {
 // [transport.MaxThreads]. No server is told its number.
 const serverShift = 28
 
+const _ = uint(1<<(32-serverShift) - MostSessions) // there is room for all
+
 func (s *sender) command(at uint64) ringCommand {
 	b := s.ring[at&s.mask:]
 	return ringCommand{

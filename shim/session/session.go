@@ -131,6 +131,8 @@ type Session struct {
 	images     images
 	traffic    traffic
 
+	introductions atomic.Int32 // to other servers of the program
+
 	RDMA rdma.Stats // what the session's link did
 }
 

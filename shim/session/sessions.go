@@ -8,16 +8,18 @@ import (
 	"time"
 
 	"scuda.dev/scuda/config"
+	"scuda.dev/scuda/transport"
 )
 
 // MostSessions is how many servers a program may have at once: the number of one has four bits in a command's header.
-const MostSessions = 1 << (32 - serverShift)
+const MostSessions = transport.MaxServers
 
 // Sessions are a program's sessions, one with each of its servers. They share the command ring and its sender: each
 // command names its server, and all together are one order (docs/decisions/0021-several-servers-in-one-program.md).
 type Sessions struct {
 	list []*Session // by number of the server, as commands name it
 	send sender
+	peers
 }
 
 // OpenAll opens a session with each server, all at the same time, and starts the engine. Errors are those of
@@ -28,6 +30,7 @@ func OpenAll(sh *Shared, servers ...Config) (*Sessions, error) {
 		return nil, fmt.Errorf("%d servers; a program can have 1 to %d", len(servers), MostSessions)
 	}
 	all := new(Sessions)
+	all.peers.all = all
 	if err := all.send.takeRing(sh); err != nil {
 		return nil, err
 	}

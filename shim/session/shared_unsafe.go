@@ -50,7 +50,7 @@ type MappedUpload struct {
 	Context   uint64
 	Server    uint32
 	OnlyFlags uint32
-	begun     uint32
+	_         uint32 // whether it has begun, for the front alone
 	Flags     uint32
 	Dst       uint64
 	Bytes     uint64

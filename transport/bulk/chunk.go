@@ -42,6 +42,9 @@ var ErrProtocol = errors.New("the peer broke the protocol of bulk transfers")
 // there.
 var ErrTwice = fmt.Errorf("%w: bytes of a transfer came twice", ErrProtocol)
 
+// ChunkBytes is the size of chunks that suits a transfer of so many bytes over so many streams.
+func ChunkBytes(bytes, streams int) int { return chunkBytes(bytes, streams, minChunk) }
+
 // chunkBytes is the size of chunks for a transfer that goes over so many fallbacks: each gets two, so that all end at
 // about the same time.
 func chunkBytes(bytes, fallbacks, least int) int {

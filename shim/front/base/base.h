@@ -69,6 +69,8 @@ struct scuda_core_api {
   scuda_core_image_fn image;
   scuda_core_pin_fn pin;
   scuda_core_look_fn look;
+  scuda_core_peer_fn peer;
+  scuda_core_peer_lost_fn peer_lost;
   scuda_core_figures_fn figures;
   scuda_core_close_fn close;
 };

@@ -160,6 +160,11 @@ typedef void    (*scuda_core_pin_fn)(const void *p, uint64_t bytes);
     /* memory that stays mapped from now on (bytes 0: that starts at p and may be unmapped afterwards); big copies
      * register it once */
 typedef void    (*scuda_core_look_fn)(void);   /* handles what has arrived on the main connection, without waiting */
+/* has two servers connect to each other, if they are not connected, so that the first can send to the second; which of
+ * their connections these are, 0: they cannot */
+typedef uint32_t (*scuda_core_peer_fn)(uint32_t from, uint32_t to);
+/* a copy between them has not arrived */
+typedef void    (*scuda_core_peer_lost_fn)(uint32_t from, uint32_t to, uint32_t epoch);
 /* bytes of the protocol so far: sent and received over TCP, sent and received over RDMA */
 typedef void    (*scuda_core_figures_fn)(uint64_t bytes[4]);
 /* at exit: flush and say bye, bounded in time */
@@ -168,5 +173,5 @@ typedef void    (*scuda_core_close_fn)(void);
 typedef void    (*scuda_core_log_fn)(int32_t level, const char *text);
 /* exported names: scuda_core_open, scuda_core_call, scuda_core_send, scuda_core_bulk, scuda_core_mapped,
  * scuda_core_transfer, scuda_core_overlaps, scuda_core_source, scuda_core_hostfn, scuda_core_image, scuda_core_pin,
- * scuda_core_look, scuda_core_figures, scuda_core_close, scuda_core_log */
+ * scuda_core_look, scuda_core_peer, scuda_core_peer_lost, scuda_core_figures, scuda_core_close, scuda_core_log */
 #endif

@@ -153,6 +153,7 @@ static int32_t open_core(void) {
       {"scuda_core_hostfn", (void **)&scuda_core.hostfn},     {"scuda_core_image", (void **)&scuda_core.image},
       {"scuda_core_pin", (void **)&scuda_core.pin},
       {"scuda_core_look", (void **)&scuda_core.look},         {"scuda_core_figures", (void **)&scuda_core.figures},
+      {"scuda_core_peer", (void **)&scuda_core.peer},         {"scuda_core_peer_lost", (void **)&scuda_core.peer_lost},
       {"scuda_core_close", (void **)&scuda_core.close}};
   for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
     *symbols[i].to = dlsym(core, symbols[i].name);

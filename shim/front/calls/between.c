@@ -1,8 +1,10 @@
-/* Copies from memory of one server to memory of another, where a program has several. Servers do not know each other:
- * the bytes come here and go on, piece by piece, while the program's thread waits. So what the program gives the stream
- * afterwards finds them there. */
+/* Copies from memory of one server to memory of another, where a program has several. The bytes go from server to
+ * server where these can connect to each other. Else they come here and go on, piece by piece. The program's thread
+ * waits for either, so that what the program gives the stream afterwards finds the bytes there. */
+#include "base/progress.h"
 #include "base/server.h"
 #include "calls/calls.h"
+#include "uvm/managed.h"
 
 #include <stdlib.h>
 
@@ -59,6 +61,99 @@ static int32_t by_pieces(const struct scuda_copy3d *c, uint64_t in, uint64_t out
   return r;
 }
 
+/* ---- from server to server ---- */
+
+static scuda_lock_t placing; /* two servers get their parts of several copies in one order */
+static uint64_t copies;      /* placing guards it */
+
+_Static_assert(sizeof(struct wire_peer_send) == sizeof(struct wire_peer_receive), "the two parts are told alike");
+
+/* A server's part of a copy. Nobody waits for it. */
+static int32_t place(uint32_t op, const struct scuda_named *at, const struct scuda_copy3d *c, uint32_t ptds,
+                     struct wire_peer_send m) {
+  struct scuda_visit v;
+  struct scuda_cmd cmd;
+  int32_t r = scuda_visit_named(&v, at, "a copy");
+  if (r) return r;
+  memcpy(m.copy, c, sizeof *c);
+  if (!(r = scuda_begin(&cmd, op, ptds, sizeof m))) {
+    memcpy(cmd.payload, &m, sizeof m);
+    r = scuda_send(&cmd);
+  }
+  scuda_visit_end(v);
+  return r;
+}
+
+/* Waits until the GPU has a copy, and says how many bytes of it have come. */
+static int32_t await_peer(const struct scuda_named *at, const struct wire_peer_await *m, uint64_t *bytes) {
+  struct wire_peer_arrived arrived = {0};
+  struct scuda_visit v;
+  struct scuda_cmd cmd;
+  int32_t r = scuda_visit_named(&v, at, "a copy");
+  if (r) return r;
+  if (!(r = scuda_begin(&cmd, OP_PEER_AWAIT, SCUDA_ANSWER, sizeof *m))) {
+    memcpy(cmd.payload, m, sizeof *m);
+    r = scuda_call(&cmd, &arrived, sizeof arrived, NULL);
+  }
+  scuda_visit_end(v);
+  *bytes = arrived.bytes;
+  return r;
+}
+
+/* Lines of the GPUs' memory are the simplest copies that there are. */
+static void make_line(struct scuda_copy3d *c, uint64_t bytes) {
+  struct scuda_copy3d_end src = c->src, dst = c->dst;
+  if (src.type != CU_MEMORYTYPE_DEVICE || dst.type != CU_MEMORYTYPE_DEVICE || src.lod || dst.lod) return;
+  if (scuda_copy3d_straighten(&src, c) != bytes || scuda_copy3d_straighten(&dst, c) != bytes) return;
+  c->src = (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_DEVICE, .device = src.host, .pitch = bytes, .height = 1};
+  c->dst = (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_DEVICE, .device = dst.host, .pitch = bytes, .height = 1};
+  c->width = bytes;
+  c->height = c->depth = 1;
+}
+
+/* Waits for a stream, unless it is known to have no work. */
+static int32_t settle(const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
+  struct scuda_visit v;
+  int legacy = 0;
+  int32_t r = scuda_visit_named(&v, n, "a copy");
+  if (r) return r;
+  struct scuda_track *k = scuda_stream_track(stream, ptds, &legacy);
+  if (!k || !scuda_stream_done(k, legacy)) {
+    scuda_mapped_publish();
+    r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
+    if (k) scuda_progress_learn(k, r, 0);
+  }
+  scuda_visit_end(v);
+  return r;
+}
+
+/* 1: it was made, with that result. 0: the servers do not connect to each other, or have lost each other. The work
+ * before the copy ends first, at both ends: what goes between the servers then waits for nothing but itself. */
+static int by_servers(struct scuda_copy3d c, const struct scuda_named *destination, const struct scuda_named *source,
+                      uint64_t in, uint64_t out, uint32_t ptds, int32_t *r) {
+  const uint64_t bytes = c.width * c.height * c.depth;
+  struct wire_peer_send m = {.epoch = scuda_core.peer(source->server, destination->server)};
+  uint64_t come;
+  if (!m.epoch) return 0;
+  if ((*r = settle(source, in, ptds)) || (*r = settle(destination, out, ptds))) return 1;
+  make_line(&c, bytes);
+  scuda_managed_carries(source->server, destination->server);
+  scuda_lock(&placing);
+  m.number = ++copies;
+  m.stream = in, m.peer = destination->server;
+  *r = place(OP_PEER_SEND, source, &c, ptds, m);
+  m.stream = out, m.peer = source->server;
+  if (!*r) *r = place(OP_PEER_RECEIVE, destination, &c, ptds, m);
+  scuda_unlock(&placing);
+  const struct wire_peer_await await = {.number = m.number, .peer = m.peer};
+  if (!*r) *r = await_peer(destination, &await, &come);
+  if (*r || come == bytes) return 1;
+  scuda_core.peer_lost(source->server, destination->server, m.epoch);
+  return 0;
+}
+
+/* ---- by way of the program ---- */
+
 /* Before anything is written, both ends have to be what the copy takes them for. Where that is not known here, an end
  * is read: its driver says what it would say to the copy. */
 static int32_t check_end(const struct scuda_copy3d_end *s, const struct scuda_copy3d *c, uint64_t stream,
@@ -96,7 +191,8 @@ static int32_t go_between(struct scuda_copy3d *c, const struct scuda_named *dest
   if (!r) r = check_end(&c->dst, c, out, ptds);
   if (!r) r = check_end(&c->src, c, in, ptds);
   if (!r && in != stream) r = wait_for(&of, stream, ptds); /* else the download waits */
-  if (!r) r = by_pieces(c, in, out, ptds, 1);
+  if (r || by_servers(*c, destination, source, in, out, ptds, &r)) return r;
+  r = by_pieces(c, in, out, ptds, 1);
   return r ? r : wait_for(destination, out, ptds);
 }
 

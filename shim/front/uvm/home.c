@@ -90,6 +90,16 @@ void scuda_managed_uploads(uint64_t to, const void *data, uint64_t bytes, int la
   if (!later) scuda_managed_uploaded(server, to, data, bytes);
 }
 
+void scuda_managed_carries(uint32_t from, uint32_t to) {
+  if (!scuda_managed_some()) return;
+  if (atomic_load(&blind) >> from & 1 && !(atomic_fetch_or(&blind, 1u << to) >> to & 1))
+    atomic_fetch_add(&sightings, 1);
+  scuda_lock(&scuda_uvm.lock);
+  for (const struct va_range *a = scuda_uvm.ranges; a; a = a->next)
+    if (scuda_uvm_known(a, from)) sighted(a->pages.start, to);
+  scuda_unlock(&scuda_uvm.lock);
+}
+
 /* ---- memory for it ---- */
 
 int32_t scuda_va_range_back(struct va_range *a) {

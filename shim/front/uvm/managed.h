@@ -61,6 +61,9 @@ int32_t scuda_managed_prefetch(uint64_t p, int32_t device, uint64_t stream, uint
 void scuda_managed_uploads(uint64_t to, const void *data, uint64_t bytes, int later);
 /* the same, of a server, from any thread */
 void scuda_managed_uploaded(uint32_t server, uint64_t to, const void *data, uint64_t bytes);
+/* Bytes go from a server to another one, and nobody looks at them: kernels of the second then know all that those of
+ * the first do. */
+void scuda_managed_carries(uint32_t from, uint32_t to);
 /* what grows when a server was found to know another address */
 uint64_t scuda_managed_sightings(void);
 #endif

@@ -139,6 +139,8 @@ uint32_t scuda_core_transfer(void *dst, uint64_t bytes, uint32_t thread, uint32_
 
 void scuda_core_pin(const void *p, uint64_t bytes) { (void)p, (void)bytes; }
 void scuda_core_look(void) {}
+uint32_t scuda_core_peer(uint32_t from, uint32_t to) { return (void)from, (void)to, 0; }
+void scuda_core_peer_lost(uint32_t from, uint32_t to, uint32_t epoch) { (void)from, (void)to, (void)epoch; }
 void scuda_core_figures(uint64_t n[4]) { (void)n; }
 void scuda_core_send(uint64_t end) { (void)end; }
 int32_t scuda_core_overlaps(const void *p, uint64_t bytes) { return (void)p, (void)bytes, 0; }

@@ -1,0 +1,269 @@
+package executor
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"testing"
+
+	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/transport"
+)
+
+// servers are two servers of a program, each with a session and a GPU of its own. To each the other has its place in
+// the pair as number.
+type servers struct {
+	t      *testing.T
+	of     [2]*client
+	number uint64
+	epoch  uint32
+}
+
+func twoServers(t *testing.T) *servers {
+	s := &servers{t: t}
+	for i := range s.of {
+		s.of[i] = connect(t)
+	}
+	return s
+}
+
+// join connects them in another epoch.
+func (s *servers) join(count int) {
+	s.t.Helper()
+	s.epoch++
+	for range count {
+		fd, conn := fdPair(s.t)
+		ends := [2]net.Conn{fileConn(s.t, fd), conn}
+		for i := range s.of {
+			if err := s.attach(i, ends[i], count); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
+
+}
+
+// attach gives a server an end of one of count connections.
+func (s *servers) attach(i int, end net.Conn, count int) error {
+	p := Peering{Server: uint32(1 - i), Epoch: s.epoch, Count: count}
+	return AttachPeer(s.of[i].session, lineOf(s.t, end), p)
+}
+
+// line is a copy of bytes between straight memory.
+func line(dst, src, bytes uint64) (words [25]uint64) {
+	b := copy3DOf(&words)
+	b.SrcMemoryType, b.DstMemoryType = cuda.CU_MEMORYTYPE_DEVICE, cuda.CU_MEMORYTYPE_DEVICE
+	b.SrcDevice, b.DstDevice = cuda.CUdeviceptr(src), cuda.CUdeviceptr(dst)
+	b.WidthInBytes, b.Height, b.Depth = bytes, 1, 1
+	b.SrcPitch, b.SrcHeight, b.DstPitch, b.DstHeight = bytes, 1, bytes, 1
+	return words
+}
+
+func (s *servers) send(from int, copied [25]uint64, number uint64) {
+	s.t.Helper()
+	m := wire.PeerSend{Copy: copied, Number: number, Peer: uint32(1 - from), Epoch: s.epoch}
+	s.of[from].must(wire.OpPeerSend, wire.Bytes(&m))
+}
+
+func (s *servers) receive(to int, copied [25]uint64, number uint64) {
+	s.t.Helper()
+	m := wire.PeerReceive{Copy: copied, Number: number, Peer: uint32(1 - to), Epoch: s.epoch}
+	s.of[to].must(wire.OpPeerReceive, wire.Bytes(&m))
+}
+
+func (s *servers) await(to int, number uint64) <-chan message {
+	s.t.Helper()
+	m := wire.PeerAwait{Number: number, Peer: uint32(1 - to)}
+	return s.of[to].start(uint32(number), wire.OpPeerAwait, 0, wire.Bytes(&m), nil)
+}
+
+// arrived is an answer to await: the result, and how many bytes have come.
+func (s *servers) arrived(to int, ch <-chan message) (cuda.CUresult, uint64) {
+	s.t.Helper()
+	m := s.of[to].await(ch)
+	if len(m.payload) < wire.SizePeerArrived {
+		return cuda.CUresult(m.Result), 0
+	}
+	v, _, _ := wire.View[wire.PeerArrived](m.payload)
+	return cuda.CUresult(m.Result), v.Bytes
+}
+
+// Copies go to and fro, whichever server hears of them first, and more than there are slots.
+func TestPeers(t *testing.T) {
+	s := twoServers(t)
+	s.join(3)
+	const most = 40 << 20
+	var at [2]uint64
+	for i, c := range s.of {
+		at[i] = c.alloc(most)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for k, n := range []uint64{1, 8, 4097, 1 << 20, 3<<20 + 5, most, 300, 5 << 20} {
+		from, to := k%2, 1-k%2
+		data := make([]byte, n)
+		for i := range data {
+			data[i] = byte(random.Uint32())
+		}
+		s.of[from].upload(at[from], data, 0, flagSync)
+		s.number++
+		parts := []func(){
+			func() { s.send(from, line(at[to], at[from], n), s.number) },
+			func() { s.receive(to, line(at[to], at[from], n), s.number) },
+		}
+		parts[k/2%2]()
+		parts[1-k/2%2]()
+		if r, come := s.arrived(to, s.await(to, s.number)); r != cuda.CUDA_SUCCESS || come != n {
+			t.Fatalf("%d bytes: %v, %d have come", n, r, come)
+		}
+		if !bytes.Equal(s.of[to].download(at[to], int(n), 0), data) {
+			t.Errorf("%d bytes differ", n)
+		}
+	}
+}
+
+// Of a copy that the driver refuses here the bytes are taken all the same, and the next ones come.
+func TestPeersRefused(t *testing.T) {
+	s := twoServers(t)
+	s.join(2)
+	const n = 3 << 20
+	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+	data := bytes.Repeat([]byte("abc"), n/3)
+	s.of[0].upload(src, data, 0, flagSync)
+	s.send(0, line(8, src, n), 1)
+	s.receive(1, line(8, src, n), 1)
+	if r, come := s.arrived(1, s.await(1, 1)); r != cuda.CUDA_ERROR_INVALID_VALUE || come != n {
+		t.Errorf("to no memory: %v, %d", r, come)
+	}
+	s.send(0, line(dst, src, n), 2)
+	s.receive(1, line(dst, src, n), 2)
+	if r, come := s.arrived(1, s.await(1, 2)); r != cuda.CUDA_SUCCESS || come != n ||
+		!bytes.Equal(s.of[1].download(dst, n, 0), data) {
+		t.Errorf("the next one: %v, %d", r, come)
+	}
+}
+
+// Where a side cannot go on, the other one hears of it. Then there are other connections.
+func TestPeersLost(t *testing.T) {
+	s := twoServers(t)
+	const n = 2 << 20
+	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+	data := bytes.Repeat([]byte{7, 8}, n/2)
+	s.of[0].upload(src, data, 0, flagSync)
+	for round := range uint64(3) {
+		s.join(2)
+		s.receive(1, line(dst, src, n), 10*round+1)
+		lost := s.await(1, 10*round+1)
+		s.of[1].unanswered(lost)
+		s.send(0, line(dst, 16, n), 10*round+1) // the driver refuses to read there
+		if r, come := s.arrived(1, lost); r != cuda.CUDA_SUCCESS || come != 0 {
+			t.Fatalf("%v, %d have come", r, come)
+		}
+		s.receive(1, line(dst, src, n), 10*round+2) // by connections that are gone
+		if r, come := s.arrived(1, s.await(1, 10*round+2)); r != cuda.CUDA_SUCCESS || come != 0 {
+			t.Fatalf("%v, %d have come", r, come)
+		}
+		s.join(2)
+		s.send(0, line(dst, src, n), 10*round+3)
+		s.receive(1, line(dst, src, n), 10*round+3)
+		if r, come := s.arrived(1, s.await(1, 10*round+3)); r != cuda.CUDA_SUCCESS || come != n ||
+			!bytes.Equal(s.of[1].download(dst, n, 0), data) {
+			t.Fatalf("%v, %d have come", r, come)
+		}
+	}
+	for _, c := range s.of { // six times connections, and memory for two of them at most
+		if used := c.session.peers.pinned.used; used > 2*(3*peerSlots+1)*largeBytes+(8<<20) {
+			t.Errorf("%d bytes are page-locked", used)
+		}
+	}
+}
+
+// A copy waits for connections that are being made, and not for ever.
+func TestPeersLate(t *testing.T) {
+	s := twoServers(t)
+	const n = 1 << 20
+	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+	s.epoch = 1
+	s.send(0, line(dst, src, n), 1)
+	s.receive(1, line(dst, src, n), 1)
+	ch := s.await(1, 1)
+	s.of[1].unanswered(ch)
+	s.epoch = 0
+	s.join(1)
+	if r, come := s.arrived(1, ch); r != cuda.CUDA_SUCCESS || come != n {
+		t.Fatalf("%v, %d have come", r, come)
+	}
+}
+
+func TestWrongPeers(t *testing.T) {
+	shaped := func(change func(*cuda.CUDA_MEMCPY3D_PEER)) [25]uint64 {
+		words := line(1<<20, 1<<20, 64)
+		change(copy3DOf(&words))
+		return words
+	}
+	receive := func(m wire.PeerReceive) func(c *client) []byte {
+		return func(c *client) []byte { return frame(c.command(0, wire.OpPeerReceive, 0, wire.Bytes(&m))) }
+	}
+	send := func(m wire.PeerSend) func(c *client) []byte {
+		return func(c *client) []byte { return frame(c.command(0, wire.OpPeerSend, 0, wire.Bytes(&m))) }
+	}
+	good := line(1<<20, 1<<20, 64)
+	for name, input := range map[string]func(c *client) []byte{
+		"flags":          send(wire.PeerSend{Copy: good, Flags: copy3DPull}),
+		"no bytes":       send(wire.PeerSend{}),
+		"no such server": send(wire.PeerSend{Copy: good, Peer: transport.MaxServers}),
+		"from no server": receive(wire.PeerReceive{Copy: good, Peer: transport.MaxServers}),
+		"overflow":       receive(wire.PeerReceive{Copy: shaped(func(b *cuda.CUDA_MEMCPY3D_PEER) { b.Height = 1 << 63 })}),
+		"the host's": receive(wire.PeerReceive{Copy: shaped(func(b *cuda.CUDA_MEMCPY3D_PEER) {
+			b.DstMemoryType = cuda.CU_MEMORYTYPE_HOST
+		})}),
+		"from the host's": send(wire.PeerSend{Copy: shaped(func(b *cuda.CUDA_MEMCPY3D_PEER) {
+			b.SrcMemoryType = cuda.CU_MEMORYTYPE_HOST
+		})}),
+		"too short": func(c *client) []byte { return frame(c.command(0, wire.OpPeerSend, 0, words(1))) },
+		"too long": func(c *client) []byte {
+			return frame(c.command(0, wire.OpPeerReceive, 0, append(wire.Bytes(&wire.PeerReceive{Copy: good}), words(1)...)))
+		},
+		"twice": func(c *client) []byte {
+			m := wire.PeerReceive{Copy: good, Peer: 1, Number: 4}
+			return frame(c.command(0, wire.OpPeerReceive, 0, wire.Bytes(&m)),
+				c.command(0, wire.OpPeerReceive, 0, wire.Bytes(&m)))
+		},
+		"await of nothing": func(c *client) []byte {
+			m := wire.PeerAwait{Peer: 1, Number: 4}
+			return frame(c.command(0, wire.OpPeerAwait, transport.FlagAnswer, wire.Bytes(&m)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connect(t)
+			c.tolerant = true
+			c.write(input(c))
+			if err := c.wait(); !errors.Is(err, ErrProtocol) {
+				t.Errorf("the session ended with %v", err)
+			}
+		})
+	}
+}
+
+// Connections that nobody expects are not taken.
+func TestPeersUnexpected(t *testing.T) {
+	s := twoServers(t)
+	s.join(2)
+	for name, p := range map[string]Peering{
+		"one more":             {Server: 1, Epoch: 1, Count: 2},
+		"of another count":     {Server: 1, Epoch: 1, Count: 3},
+		"of an epoch before":   {Server: 1, Epoch: 0, Count: 2},
+		"none":                 {Server: 2, Epoch: 1, Count: 0},
+		"too many":             {Server: 2, Epoch: 1, Count: transport.MaxBulkConns + 1},
+		"of a server too many": {Server: transport.MaxServers, Epoch: 1, Count: 1},
+		"of RDMA, too many":    {Server: transport.MaxServers, Epoch: 1, Path: true, Dial: true},
+		"of RDMA, before":      {Server: 1, Epoch: 0, Path: true, Dial: true},
+	} {
+		fd, conn := fdPair(t)
+		if AttachPeer(s.of[0].session, lineOf(t, fileConn(t, fd)), p) == nil {
+			t.Errorf("%s: it is taken", name)
+		}
+		conn.Close()
+	}
+}
