@@ -57,7 +57,7 @@ func TestDifferential(t *testing.T) {
 		{"devices", "3", nil},
 		{"peers", "2", nil},
 		{"managed_gpus", "2", nil},
-		{"several_boxes", "2", nil},
+		{"several_boxes", "2", []string{"wrong"}},
 		{"several_managed", "2", nil},
 		{"several_peers", "2", nil},
 		{"several_managed_random", "2", []string{"1", "10"}},

@@ -343,11 +343,11 @@ func TestSeveralUsePinnedInARow(t *testing.T) {
 // Boxes go from memory of one server to memory of the other. With one server that has two GPUs it is the same, and with
 // the simulation itself (TestDifferential).
 func TestSeveralCopyBoxes(t *testing.T) {
-	want := serve(t, "--gpu", "sim:2").run(t, "several_boxes")
+	want := serve(t, "--gpu", "sim:2").run(t, "several_boxes", "wrong")
 	for way, more := range map[string][]string{"by the program": nil, "by the servers": connecting} {
 		t.Run(way, func(t *testing.T) {
 			_, second, list := two(t, more...)
-			p := start(t, clientEnv(list), program("several_boxes"), kernels)
+			p := start(t, clientEnv(list), program("several_boxes"), kernels, "wrong")
 			p.stdin.Close()
 			if code := p.wait(patience); code != 0 {
 				t.Fatalf("exit status %d\n%s%s\n%s", code, p.out, p.err, second.err)
