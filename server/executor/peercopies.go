@@ -48,7 +48,8 @@ type peerCopyName struct {
 	number uint64
 }
 
-// mostPeerCopies bounds the copies that nobody has awaited. A thread of the program has one.
+// mostPeerCopies bounds the copies that nobody has awaited, and those that wait for their turn to leave. A thread of the
+// program has one.
 const mostPeerCopies = 1 << 16
 
 // peerCopyOf reads this server's part of a copy, and finds its stream.
@@ -110,6 +111,9 @@ func (ps *peers) send(c *command) (cuda.CUresult, error) {
 		p.fail(errPeerCopy)
 		return cuda.CUDA_SUCCESS, nil
 	}
+	if len(p.sends) == mostPeerCopies {
+		return 0, protocolError("more than %d copies to server %d", mostPeerCopies, m.Peer)
+	}
 	p.sends = append(p.sends, &peerSend{peerCopy: v})
 	ps.isBusy(p)
 	return cuda.CUDA_SUCCESS, nil
@@ -135,8 +139,10 @@ func (ps *peers) receive(c *command) (cuda.CUresult, error) {
 	if err != nil {
 		return 0, err
 	}
-	if p != nil && r == cuda.CUDA_SUCCESS && !p.lock(v.st.ctx) {
-		r = cuda.CUDA_ERROR_OUT_OF_MEMORY
+	if p != nil && r == cuda.CUDA_SUCCESS && !p.lock(v.st.ctx) || p != nil && p.mem == nil {
+		p.fail(errPeerCopy) // there is no memory into which the bytes could come
+		p.giveUp()
+		p = nil
 	}
 	rc := &peerReceive{peerCopy: v, name: name, left: v.bytes, result: r, over: p == nil}
 	ps.copies[name] = rc

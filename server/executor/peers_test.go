@@ -144,6 +144,26 @@ func TestPeersRefused(t *testing.T) {
 	}
 }
 
+// A copy that is refused before there is memory for chunks does not wait for its bytes.
+func TestPeersRefusedFirst(t *testing.T) {
+	s := twoServers(t)
+	s.join(2)
+	const n = 3 << 20
+	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+	s.send(0, line(dst, src, n), 1)
+	m := wire.PeerReceive{Copy: line(dst, src, n), Number: 1, Stream: clientBase + 999*64, Epoch: s.epoch}
+	s.of[1].must(wire.OpPeerReceive, wire.Bytes(&m))
+	if r, come := s.arrived(1, s.await(1, 1)); r != cuda.CUDA_ERROR_INVALID_HANDLE || come != 0 {
+		t.Errorf("in no stream: %v, %d", r, come)
+	}
+	s.join(2)
+	s.send(0, line(dst, src, n), 2)
+	s.receive(1, line(dst, src, n), 2)
+	if r, come := s.arrived(1, s.await(1, 2)); r != cuda.CUDA_SUCCESS || come != n {
+		t.Errorf("the next one: %v, %d", r, come)
+	}
+}
+
 // Where a side cannot go on, the other one hears of it. Then there are other connections.
 func TestPeersLost(t *testing.T) {
 	s := twoServers(t)
@@ -172,10 +192,26 @@ func TestPeersLost(t *testing.T) {
 			t.Fatalf("%v, %d have come", r, come)
 		}
 	}
-	for _, c := range s.of { // six times connections, and memory for two of them at most
-		if used := c.session.peers.pinned.used; used > 2*(3*peerSlots+1)*largeBytes+(8<<20) {
-			t.Errorf("%d bytes are page-locked", used)
-		}
+}
+
+// Memory is used again when nobody uses it any more: no connection, and no copy of the GPU's.
+func TestPeersInherit(t *testing.T) {
+	ps := &peers{}
+	sl := &slot{event: 1}
+	old := &peer{ps: ps, peerMemory: peerMemory{mem: make([]byte, 8), all: []*slot{sl}}}
+	old.users.Store(1)
+	ps.old = []*peer{{ps: ps}, old}
+	next := &peer{ps: ps}
+	if next.inherit() {
+		t.Error("the memory of connections that have not ended is taken")
+	}
+	old.users.Store(0)
+	if next.inherit() {
+		t.Error("memory that the GPU uses is taken")
+	}
+	sl.event = 0
+	if !next.inherit() || len(next.mem) != 8 || !sl.free.Load() || len(ps.old) != 1 {
+		t.Errorf("%d bytes, %d others", len(next.mem), len(ps.old))
 	}
 }
 
