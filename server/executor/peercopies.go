@@ -48,8 +48,8 @@ type peerCopyName struct {
 	number uint64
 }
 
-// mostPeerCopies bounds the copies that nobody has awaited, and those that wait for their turn to leave. A thread of the
-// program has one.
+// mostPeerCopies bounds the copies that nobody has awaited, and those that wait for their turn to leave. A thread of
+// the program has one.
 const mostPeerCopies = 1 << 16
 
 // peerCopyOf reads this server's part of a copy, and finds its stream.
