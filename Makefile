@@ -43,7 +43,7 @@ test: needs-test build pool runtimes ## run all tests with the race detector (ab
 # go starts the packages' tests in the order named: e2e's first, as they take longest.
 test-scuda:
 	$(call step,all tests: one line a package; e2e takes longest,\
-	$(GO) test $(TEST_FLAGS) -timeout 40m ./e2e ./... && echo "all packages passed")
+	$(GO) test $(TEST_FLAGS) -timeout 60m ./e2e ./... && echo "all packages passed")
 
 test-modules:
 	$(call step,the Kubernetes driver (a module of its own; the first build takes minutes),\

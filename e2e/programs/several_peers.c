@@ -1,5 +1,7 @@
-// Copies between the first GPU and the last one, to and fro, from several threads: several_peers KERNELS [ROUNDS]
+// Copies between the first GPU and the last one, to and fro, from several threads: several_peers KERNELS [ROUNDS]. With
+// 0 rounds until its input ends.
 #include "check.h"
+#include <poll.h>
 #include <pthread.h>
 
 enum { THREADS = 3, MOST = 5 << 20 };
@@ -16,6 +18,11 @@ static size_t some(unsigned *x) { // bytes: a few, or many
   return 1 + next(x) % (kind == 0 ? 64 : kind == 1 ? 70000 : MOST);
 }
 
+static int goes_on(int round) {
+  struct pollfd input = {0, POLLIN, 0};
+  return rounds ? round < rounds : !poll(&input, 1, 0);
+}
+
 static void *work(void *number) {
   unsigned x = 77 + (unsigned)(uintptr_t)number;
   CUdeviceptr p[2];
@@ -26,7 +33,7 @@ static void *work(void *number) {
     CK(cuMemAlloc(&p[i], MOST));
     CK(cuStreamCreate(&stream[i], i ? CU_STREAM_NON_BLOCKING : 0));
   }
-  for (int k = 0; k < rounds; k++) {
+  for (int k = 0; goes_on(k); k++) {
     const int from = next(&x) % 2, to = !from, form = next(&x) % 4;
     const size_t bytes = some(&x), a = next(&x) % (MOST - bytes + 1), b = next(&x) % (MOST - bytes + 1);
     fill(data, bytes, x);

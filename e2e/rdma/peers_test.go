@@ -15,10 +15,9 @@ func TestPeers(t *testing.T) {
 	second, _, _ := serveAt(t, 1)
 	cmd, _ := client(t, first+","+second)
 	cmd.Path, cmd.Args = filepath.Join(root, "build/rdma/several_peers"), []string{"several_peers",
-		filepath.Join(root, "testdata/kernels"), "20"}
+		filepath.Join(root, "testdata/kernels"), "0"}
 	cmd.Env = append(cmd.Env, "SCUDA_TRANSPORT=auto", "SCUDA_RDMA_DEVICE=")
 	goOn, out := begin(t, cmd)
-	goOn.Close()
 	bytes := func(direction, transport string) float64 {
 		return metric(t, fmt.Sprintf(`scuda_peer_bytes_total{direction=%q,transport=%q}`, direction, transport))
 	}
@@ -29,6 +28,7 @@ func TestPeers(t *testing.T) {
 	ip(t, "link", "set", "rxenet0", "down")
 	eventually(t, "the loss of a path", func() bool { return count(t, log+workers, pathLost) > lost })
 	up(t, "rxenet0")
+	goOn.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
