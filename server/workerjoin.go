@@ -14,12 +14,10 @@ import (
 
 // join gives the session another connection.
 func (w *worker) join(m *handoff.Message) error {
-	s := w.session.Load()
 	var info joinInfo
-	err := m.Decode(&info)
-	if s == nil || m.FD < 0 || err != nil {
-		closeFD(m.FD)
-		return errors.Join(errors.New("a connection without a session"), err)
+	s, err := w.joined(m, &info)
+	if err != nil {
+		return err
 	}
 	c, err := connOf(m, info.TLS)
 	if err != nil {
@@ -83,6 +81,17 @@ func (w *worker) newLine(c net.Conn, info *joinInfo) (*transport.Line, error) {
 	return transport.Resumed(r), nil
 }
 
+// joined gives the session that a message brings a connection for, and reads what it says of that. With an error the
+// connection is closed.
+func (w *worker) joined(m *handoff.Message, info any) (*executor.Session, error) {
+	s, err := w.session.Load(), m.Decode(info)
+	if s == nil || m.FD < 0 || err != nil {
+		closeFD(m.FD)
+		return nil, errors.Join(errors.New("a connection without a session"), err)
+	}
+	return s, nil
+}
+
 // connOf is the connection that came with a message.
 func connOf(m *handoff.Message, state *tlsrecord.State) (net.Conn, error) {
 	f := os.NewFile(uintptr(m.FD), m.Type)
@@ -100,12 +109,10 @@ func connOf(m *handoff.Message, state *tlsrecord.State) (net.Conn, error) {
 
 // joinPeer takes a connection of another server of the session's program.
 func (w *worker) joinPeer(m *handoff.Message) error {
-	s := w.session.Load()
 	var info peerInfo
-	err := m.Decode(&info)
-	if s == nil || m.FD < 0 || err != nil {
-		closeFD(m.FD)
-		return errors.Join(errors.New("a connection without a session"), err)
+	s, err := w.joined(m, &info)
+	if err != nil {
+		return err
 	}
 	c, err := connOf(m, info.TLS)
 	if err != nil {

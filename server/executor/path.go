@@ -329,12 +329,9 @@ func (p *path) abandon(ctx *context) {
 
 // takeDown gives a free download slot, or nil.
 func (p *path) takeDown() *slot {
-	for _, sl := range p.down {
-		if sl.free.Load() {
-			sl.free.Store(false)
-			p.last = time.Now()
-			return sl
-		}
+	sl := takeFree(p.down)
+	if sl != nil {
+		p.last = time.Now()
 	}
-	return nil
+	return sl
 }

@@ -346,17 +346,6 @@ func (p *peer) inherit() bool {
 	return true
 }
 
-// take gives a free slot, or nil.
-func take(slots []*slot) *slot {
-	for _, sl := range slots {
-		if sl.free.Load() {
-			sl.free.Store(false)
-			return sl
-		}
-	}
-	return nil
-}
-
 // release says that nobody needs what is in a slot.
 func (p *peer) release(sl *slot) {
 	if sl.path {
@@ -407,12 +396,12 @@ func (p *peer) pollSend(s *peerSend) (progress bool) {
 		s.chunk = uint64(bulk.ChunkBytes(int(min(s.bytes, 1<<40)), n))
 	}
 	for s.at < s.bytes {
-		sl := take(p.down)
+		sl := takeFree(p.down)
 		if sl == nil {
 			break
 		}
 		n := min(s.chunk, s.bytes-s.at)
-		e, r := p.copyOut(s, sl, n)
+		e, r := p.enqueue(&s.peerCopy, s.at, sl.mem[:n])
 		if r != cuda.CUDA_SUCCESS {
 			sl.free.Store(true)
 			p.breakOff(r)
@@ -457,19 +446,6 @@ func (p *peer) breakOff(r cuda.CUresult) {
 	p.giveUp()
 }
 
-// copyOut enqueues the copy of n bytes into a slot.
-func (p *peer) copyOut(s *peerSend, sl *slot, n uint64) (e cuda.CUevent, r cuda.CUresult) {
-	p.ps.correlate(&s.header)
-	r = p.ps.within(s.st.ctx, func() cuda.CUresult {
-		r := p.move(&s.peerCopy, s.at, sl.mem[:n])
-		if r == cuda.CUDA_SUCCESS {
-			e, r = p.ps.recordEvent(s.st)
-		}
-		return r
-	})
-	return e, r
-}
-
 // pollReceive lends slots for the copy's chunks, and has the GPU copy those that have come.
 func (p *peer) pollReceive(rc *peerReceive) (progress bool) {
 	if !rc.begun {
@@ -477,7 +453,7 @@ func (p *peer) pollReceive(rc *peerReceive) (progress bool) {
 		rc.begun = true
 	}
 	for p.in.Wants(p.lent, p.out.State()) {
-		sl := take(p.up)
+		sl := takeFree(p.up)
 		if sl == nil {
 			break
 		}
@@ -512,14 +488,7 @@ func (p *peer) pollReceive(rc *peerReceive) (progress bool) {
 func (p *peer) land(rc *peerReceive, a *bulk.Arrival) {
 	sl := a.Buffer.(*slot)
 	if rc.result == cuda.CUDA_SUCCESS {
-		p.ps.correlate(&rc.header)
-		rc.result = p.ps.within(rc.st.ctx, func() cuda.CUresult {
-			r := p.move(&rc.peerCopy, a.Offset, sl.mem[:a.Bytes])
-			if r == cuda.CUDA_SUCCESS {
-				sl.event, r = p.ps.recordEvent(rc.st)
-			}
-			return r
-		})
+		sl.event, rc.result = p.enqueue(&rc.peerCopy, a.Offset, sl.mem[:a.Bytes])
 	}
 	if sl.event != 0 {
 		sl.st, sl.receive = rc.st, rc
@@ -529,11 +498,19 @@ func (p *peer) land(rc *peerReceive, a *bulk.Arrival) {
 	}
 }
 
-// correlate says whose the work is that comes next, until the next command.
-func (ps *peers) correlate(h *transport.CommandHeader) {
-	if ps.profile.on {
-		ps.profile.correlate(h)
+// enqueue has the GPU copy bytes of a copy from or to mem, and tells by an event when it is through.
+func (p *peer) enqueue(v *peerCopy, off uint64, mem []byte) (e cuda.CUevent, r cuda.CUresult) {
+	ps := p.ps
+	if ps.profile.on { // until the next command says whose the work is
+		ps.profile.correlate(&v.header)
 	}
+	r = ps.within(v.st.ctx, func() (r cuda.CUresult) {
+		if r = p.move(v, off, mem); r == cuda.CUDA_SUCCESS {
+			e, r = ps.recordEvent(v.st)
+		}
+		return r
+	})
+	return e, r
 }
 
 // move enqueues the copy of bytes of it from or to mem.

@@ -45,6 +45,17 @@ func (sl *slot) Bytes() []byte { return sl.mem }
 // Sent makes the slot free when its chunk has left.
 func (sl *slot) Sent() { sl.free.Store(true) }
 
+// takeFree gives a slot that is free, and takes it; nil: there is none.
+func takeFree(slots []*slot) *slot {
+	for _, sl := range slots {
+		if sl.free.Load() {
+			sl.free.Store(false)
+			return sl
+		}
+	}
+	return nil
+}
+
 // slotPool is a context's slots of one size.
 type slotPool struct {
 	size, limit int
@@ -92,11 +103,8 @@ func (sg *staging) take(ctx *context, p *slotPool) (*slot, cuda.CUresult, error)
 	var began time.Time
 	grows := true // as far as is known
 	for {
-		for _, sl := range p.slots {
-			if sl.free.Load() {
-				sl.free.Store(false)
-				return sl, cuda.CUDA_SUCCESS, nil
-			}
+		if sl := takeFree(p.slots); sl != nil {
+			return sl, cuda.CUDA_SUCCESS, nil
 		}
 		if sg.reclaim(ctx, p) {
 			continue

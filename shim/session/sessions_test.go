@@ -42,11 +42,19 @@ func (s *stream) skips(h transport.CommandHeader, payload []byte) bool {
 // openAll opens a session with each server; all have to know skips.
 func openAll(t *testing.T, f *front, peers []*peer) (*Sessions, *logText) {
 	t.Helper()
+	return openWith(t, f, peers, nil)
+}
+
+// openWith does, and has the front asked for what changed of pinned memory.
+func openWith(t *testing.T, f *front, peers []*peer, mapped func(*Shared, *MappedUpload) bool) (*Sessions, *logText) {
+	t.Helper()
 	text := new(logText)
 	var servers []Config
 	for _, p := range peers {
 		p.welcome.Capabilities = transport.Offered()
-		servers = append(servers, p.config(text))
+		cfg := p.config(text)
+		cfg.Mapped = mapped
+		servers = append(servers, cfg)
 	}
 	all, err := OpenAll(f.shared, servers...)
 	if err != nil {
@@ -264,25 +272,9 @@ func TestMappedMemoryGoesAheadOfLaunches(t *testing.T) {
 				p.reply(h, 0, nil)
 			}
 		}
-		p.welcome.Capabilities = transport.Offered()
 		peers = append(peers, p)
 	}
-	var configs []Config
-	for _, p := range peers {
-		cfg := p.config(new(logText))
-		cfg.Mapped = next
-		configs = append(configs, cfg)
-	}
-	all, err := OpenAll(f.shared, configs...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		all.Close()
-		for i := range peers {
-			all.Of(i).Wait()
-		}
-	})
+	all, _ := openWith(t, f, peers, next)
 	within(t, func() {
 		var wg sync.WaitGroup
 		for thread := range uint32(threads) {
