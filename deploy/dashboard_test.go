@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -177,10 +178,11 @@ func TestDashboard(t *testing.T) {
 			if len(missing) < 25 {
 				t.Fatalf("%d panels", len(missing))
 			}
-			for end := time.Now().Add(90 * time.Second); len(missing) > 0 && time.Now().Before(end); {
+			begun := time.Now()
+			for end := begun.Add(90 * time.Second); len(missing) > 0 && time.Now().Before(end); {
 				provoke(t, scuda, said[0], load)
 				for query := range missing {
-					if hasFigures(t, web, query) {
+					if hasFigures(t, web, query, begun) {
 						delete(missing, query)
 					}
 				}
@@ -226,10 +228,14 @@ func provoke(t *testing.T, scuda, address, load string) {
 	}
 }
 
-// hasFigures says whether a query has a result that is a number or a histogram. NaN is none: nothing happened.
-func hasFigures(t *testing.T, address, query string) bool {
+// hasFigures says whether a query has a result since begun that is a number or a histogram, as a panel shows it that
+// draws this time: a program that waited waits no more when it is asked for. NaN is none: nothing happened.
+func hasFigures(t *testing.T, address, query string, begun time.Time) bool {
 	t.Helper()
-	r, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(query))
+	r, err := http.Get("http://" + address + "/api/v1/query_range?" + url.Values{
+		"query": {query}, "step": {"0.5"},
+		"start": {begun.UTC().Format(time.RFC3339Nano)}, "end": {time.Now().UTC().Format(time.RFC3339Nano)},
+	}.Encode())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,8 +244,8 @@ func hasFigures(t *testing.T, address, query string) bool {
 		Error string
 		Data  struct {
 			Result []struct {
-				Value     []any
-				Histogram []any
+				Values     [][2]any // a time, and what it was then
+				Histograms [][2]any
 			}
 		}
 	}
@@ -247,7 +253,8 @@ func hasFigures(t *testing.T, address, query string) bool {
 		t.Fatalf("%s: %v %s", query, err, answer.Error)
 	}
 	for _, x := range answer.Data.Result {
-		if len(x.Histogram) > 0 || len(x.Value) == 2 && x.Value[1] != "NaN" {
+		number := func(v [2]any) bool { return v[1] != "NaN" }
+		if len(x.Histograms) > 0 || slices.ContainsFunc(x.Values, number) {
 			return true
 		}
 	}

@@ -134,9 +134,10 @@ func TestPoolDashboard(t *testing.T) {
 	web := startPrometheus(t, targets)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); len(missing) > 0 && time.Now().Before(end); <-tick.C {
+	begun := time.Now()
+	for end := begun.Add(time.Minute); len(missing) > 0 && time.Now().Before(end); <-tick.C {
 		for query := range missing {
-			if hasFigures(t, web, query) {
+			if hasFigures(t, web, query, begun) {
 				delete(missing, query)
 			}
 		}

@@ -1,12 +1,20 @@
 // Streams, events, timing, callbacks and host functions.
 #include "check.h"
 #include <pthread.h>
+#include <sched.h>
 
 static int order[16], ordered;
 static void CUDA_CB host(void *user) { order[__atomic_fetch_add(&ordered, 1, __ATOMIC_SEQ_CST)] = (int)(intptr_t)user; }
 static void CUDA_CB callback(CUstream s, CUresult status, void *user) {
   (void)s;
   order[__atomic_fetch_add(&ordered, 1, __ATOMIC_SEQ_CST)] = (int)(intptr_t)user + (int)status;
+}
+
+// held keeps a stream busy until the program lets it go, however long it takes to look.
+static int let_go;
+static void CUDA_CB held(void *unused) {
+  (void)unused;
+  while (!__atomic_load_n(&let_go, __ATOMIC_ACQUIRE)) sched_yield();
 }
 
 int main(int argc, char **argv) {
@@ -39,10 +47,12 @@ int main(int argc, char **argv) {
   CK(cuEventQuery(plain)); // never recorded: complete
   CK(cuEventRecord(begin, a));
   CK(LAUNCH(spin, 1, 1, 0, a, &cycles));
+  CK(cuLaunchHostFunc(a, held, NULL));
   CK(cuEventRecord(end, a));
   WANT(cuStreamQuery(a), CUDA_ERROR_NOT_READY);
   WANT(cuEventQuery(end), CUDA_ERROR_NOT_READY);
   CK(cuStreamQuery(b)); // another stream is idle
+  __atomic_store_n(&let_go, 1, __ATOMIC_RELEASE);
   CK(cuEventSynchronize(end));
   CK(cuEventQuery(end));
   CK(cuStreamQuery(a));
