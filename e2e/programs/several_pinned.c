@@ -105,6 +105,47 @@ static void freed_early(void) {
   }
 }
 
+// A kernel waits for what the program writes before it asks for a copy. The copy waits for the kernel, so the flag goes
+// ahead of it: the copy is of the other GPU's memory, or of both, in the kernel's stream.
+static void flags(void) {
+  static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
+    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; "
+    "@%q bra again;\nret;\n}\n";
+  CUmodule m;
+  CUdeviceptr p;
+  use(0);
+  CK(cuModuleLoadData(&m, ptx));
+  CUfunction await = function(m, "await");
+  volatile uint32_t *flag;
+  float *host = malloc(BIG), *back = malloc(BIG);
+  CK(cuMemHostAlloc((void **)&flag, 4096, 0));
+  p = (CUdeviceptr)(uintptr_t)flag;
+  for (uint32_t round = 1; round <= 6; round++) {
+    for (int i = 0; i < BIG / 4; i++) host[i] = (float)i + (float)round;
+    flag[0] = 0;
+    use(0);
+    CK(LAUNCH(await, 1, 1, 0, gpus[0].stream, &p, &round));
+    flag[0] = round;
+    switch (round % 3) {
+    case 0: CK(cuMemcpyHtoDAsync(gpus[1].far, host, BIG, gpus[0].stream)); break;
+    case 1:
+      CK(cuMemcpyHtoD(gpus[0].far, host, BIG)); // of no stream that the kernel is in
+      CK(cuMemcpyDtoDAsync(gpus[1].far, gpus[0].far, BIG, gpus[0].stream));
+      break;
+    case 2:
+      use(1);
+      CK(cuMemcpyHtoD(gpus[1].far, host, BIG));
+      CK(cuMemcpyPeerAsync(gpus[0].far, gpus[0].context, gpus[1].far, gpus[1].context, BIG, gpus[0].stream));
+    }
+    CK(cuStreamSynchronize(gpus[0].stream));
+    CK(cuMemcpyDtoH(back, round % 3 == 2 ? gpus[0].far : gpus[1].far, BIG));
+    CHECK(!memcmp(host, back, BIG), "round %u: the copy is another one", round);
+  }
+  CK(cuMemFreeHost((void *)flag));
+  free(host), free(back);
+}
+
 int main(int argc, char **argv) {
   start(argc, argv);
   int count;
@@ -123,6 +164,7 @@ int main(int argc, char **argv) {
   at_once();
   events();
   freed_early();
+  flags();
   printf("pinned memory of two servers\n");
   return 0;
 }

@@ -12,11 +12,19 @@ enum { PIECE = 16 << 20 };
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-static int32_t wait_for(const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
+/* Waits for a stream, unless it is known to have no work. Its kernels may wait for what the program wrote to pinned
+ * memory, so that goes ahead. */
+static int32_t settle(const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
   struct scuda_visit v;
+  int legacy = 0;
   int32_t r = scuda_visit_named(&v, n, "a copy");
   if (r) return r;
-  r = scuda_wire_cuStreamSynchronize(stream, ptds);
+  struct scuda_track *k = scuda_stream_track(stream, ptds, &legacy);
+  if (!k || !scuda_stream_done(k, legacy)) {
+    scuda_mapped_publish();
+    r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
+    if (k) scuda_progress_learn(k, r, 0);
+  }
   scuda_visit_end(v);
   return r;
 }
@@ -111,22 +119,6 @@ static void make_line(struct scuda_copy3d *c, uint64_t bytes) {
   c->height = c->depth = 1;
 }
 
-/* Waits for a stream, unless it is known to have no work. */
-static int32_t settle(const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
-  struct scuda_visit v;
-  int legacy = 0;
-  int32_t r = scuda_visit_named(&v, n, "a copy");
-  if (r) return r;
-  struct scuda_track *k = scuda_stream_track(stream, ptds, &legacy);
-  if (!k || !scuda_stream_done(k, legacy)) {
-    scuda_mapped_publish();
-    r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
-    if (k) scuda_progress_learn(k, r, 0);
-  }
-  scuda_visit_end(v);
-  return r;
-}
-
 /* 1: it was made, with that result. 0: the servers do not connect to each other, or have lost each other. The work
  * before the copy ends first, at both ends: what goes between the servers then waits for nothing but itself. */
 static int by_servers(struct scuda_copy3d c, const struct scuda_named *destination, const struct scuda_named *source,
@@ -190,10 +182,10 @@ static int32_t go_between(struct scuda_copy3d *c, const struct scuda_named *dest
   if (!r) r = check_rows(&c->src, c);
   if (!r) r = check_end(&c->dst, c, out, ptds);
   if (!r) r = check_end(&c->src, c, in, ptds);
-  if (!r && in != stream) r = wait_for(&of, stream, ptds); /* else the download waits */
+  if (!r && in != stream) r = settle(&of, stream, ptds); /* else the download waits */
   if (r || by_servers(*c, destination, source, in, out, ptds, &r)) return r;
   r = by_pieces(c, in, out, ptds, 1);
-  return r ? r : wait_for(destination, out, ptds);
+  return r ? r : settle(destination, out, ptds);
 }
 
 /* A capture of another stream forbids waits, but no work for a stream. */
@@ -230,9 +222,9 @@ int scuda_beside_3d(const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds
   if ((*r = scuda_usable_anywhere(stream))) return 1;
   if (scuda_stream_capturing(stream, ptds)) return 0;
   const struct scuda_self self = self_begin(stream);
-  *r = wait_for(&of, stream, ptds);
+  *r = settle(&of, stream, ptds);
   if (!*r) *r = scuda_copy3d_start(c, thread, ptds, 1, 0);
-  if (!*r) *r = wait_for(&memory, thread, ptds);
+  if (!*r) *r = settle(&memory, thread, ptds);
   scuda_self_end(self);
   return 1;
 }
