@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Compares scuda's RDMA with perftest's on the same two soft-RoCE devices, in one run of the virtual machine (see
-# verbs/guest/rdma-guest): the bandwidth of the transport alone and of a client program on the simulated GPU with
-# ib_write_bw's at its best message size, and the latency of a WRITE of 4 KiB with ib_write_lat's.
+# verbs/guest/rdma-guest): the bandwidth of the transport alone, of a client program on the simulated GPU and of copies
+# between two servers with ib_write_bw's at its best message size, and the latency of a WRITE of 4 KiB with
+# ib_write_lat's.
 # The machine is emulated, so only the ratios mean something. `make perf-rdma` builds what it runs.
 #
 #   [RDMA_PERF_ROUNDS=N] perf/rdma.sh   N rounds (15); prints figures and ratios; fails where the median of one misses
-#                                       its goal (transport 90 %, end to end 70 %, latency 115 %)
+#                                       its goal (transport 90 %, end to end 70 %, between servers 90 %,
+#                                       latency 115 %)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -81,7 +83,7 @@ next_reference() { # the mean of perftest's last figure and a new one
 }
 note() { # round name value reference unit
   awk -v round="$1" -v name="$2" -v v="${3:-0}" -v r="$4" -v unit="$5" 'BEGIN {
-    printf "round %2d  %-20s %7.1f %s of %7.1f  %5.1f %%\n", round, name, v, unit, r, 100 * v / r
+    printf "round %2d  %-21s %7.1f %s of %7.1f  %5.1f %%\n", round, name, v, unit, r, 100 * v / r
   }'
   echo "$2|${3:-0}|$4" >>"$results"
 }
@@ -98,6 +100,11 @@ for round in $(seq "${RDMA_PERF_ROUNDS:-15}"); do
   next_reference
   note $round "end to end upload" "$(figure 'end to end upload' <<<"$out")" $mean MiB/s
   note $round "end to end download" "$(figure 'end to end download' <<<"$out")" $mean MiB/s
+  out=$(build/rdma/plain/e2e-rdma.test -test.v -test.run '^TestPeerSpeed$') || { echo "$out"; exit 1; }
+  next_reference
+  for way in there back; do # the last one, where a copy was repeated
+    note $round "between servers $way" "$(figure "between servers $way" <<<"$out" | tail -n 1)" $mean MiB/s
+  done
   # With one processor for what arrives: a packet that wakes a thread on the other takes a fifth longer, and which one
   # it is would be chance.
   arrivals_on 1
@@ -115,7 +122,7 @@ compare() { # name goal(%) "least" or "most"
     awk -v name="$1" -v goal="$2" -v which="$3" '
     { p[NR] = $1; v[NR] = $2; r[NR] = $3 }
     END { m = int((NR + 1) / 2); ok = which == "most" ? p[m] <= goal : p[m] >= goal
-      printf "%-20s median %5.1f %% (%.1f of %.1f), from %.1f to %.1f %%; goal: at %s %d %%%s\n",
+      printf "%-21s median %5.1f %% (%.1f of %.1f), from %.1f to %.1f %%; goal: at %s %d %%%s\n",
         name, p[m], v[m], r[m], p[1], p[NR], which, goal, ok ? "" : ": MISSED"
       exit !ok }' || failed=1
 }
@@ -123,5 +130,7 @@ compare "transport upload" 90 least
 compare "transport download" 90 least
 compare "end to end upload" 70 least
 compare "end to end download" 70 least
+compare "between servers there" 90 least
+compare "between servers back" 90 least
 compare "latency of 4 KiB" 115 most
 exit $failed

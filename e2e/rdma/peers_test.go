@@ -3,7 +3,9 @@
 package rdma_test
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -34,5 +36,66 @@ func TestPeers(t *testing.T) {
 	}
 	if bytes("sent", "tcp")+bytes("received", "tcp") == 0 {
 		t.Error("nothing went over TCP")
+	}
+}
+
+// What copies between two servers reach, for comparison with ib_write_bw. They go by RDMA as soon as there is a path. A
+// copy of which chunks went over TCP has no figure, and another try.
+func TestPeerSpeed(t *testing.T) {
+	first, _, _ := serve(t, "--peers", os.Getenv("RXE_IP1"))
+	second, _, _ := serveAt(t, 1)
+	cmd, _ := client(t, first+","+second, "peers")
+	cmd.Env = append(cmd.Env, "SCUDA_TRANSPORT=auto", "SCUDA_RDMA_DEVICE=nothing0") // its own copies use TCP
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewScanner(stdout)
+	const rounds = 10
+	most := [2]int{} // packets in a copy
+	for try := range rounds {
+		before := [2]int{sent(t, 0), sent(t, 1)}
+		if _, err := io.WriteString(stdin, "go\n"); err != nil {
+			t.Fatal(err)
+		}
+		figures := [2]string{}
+		for i := range figures {
+			if !said.Scan() {
+				t.Fatalf("the program ended: %v", cmd.Wait())
+			}
+			figures[i] = said.Text()
+		}
+		whole := 0
+		for i := range figures { // either server sends one of the two copies, and acknowledges the other
+			n := sent(t, i) - before[i]
+			most[i] = max(most[i], n)
+			if n >= 64<<20/4096 && try > 0 {
+				whole++
+				t.Logf("FIGURE between servers %s", figures[i])
+			}
+		}
+		if whole == len(figures) {
+			break
+		}
+	}
+	stdin.Close()
+	if said.Scan() {
+		t.Errorf("the program says %q", said.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	for i, n := range most {
+		if n < 64<<20/4096/2 {
+			t.Errorf("rxe%d has sent %d packets at most in a copy: copies went another way", i, n)
+		}
 	}
 }

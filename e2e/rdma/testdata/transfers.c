@@ -8,6 +8,8 @@
  *   transfers managed             unified memory that CPU and GPU write in turns
  *   transfers steps               for each line of the standard input some copies both ways; prints what then lies on
  *                                 the GPU, as a number that every byte of all steps so far counts in
+ *   transfers peers               64 MiB from the first GPU to the second and back, for each line of the standard input;
+ *                                 prints MiB/s
  *
  * speed and managed end with the memory that is pinned for the program when it has freed its own, in KiB. */
 #include <cuda.h>
@@ -165,6 +167,47 @@ static void speed(int rounds) {
   print_pinned();
 }
 
+static void peers(void) {
+  CUcontext contexts[2];
+  CUdeviceptr memory[2];
+  uint8_t *wanted = malloc(MOST), *back = malloc(MOST);
+  char line[16];
+  for (int i = 0; i < 2; i++) {
+    CUdevice d;
+    CK(cuDeviceGet(&d, i));
+    CK(cuDevicePrimaryCtxRetain(&contexts[i], d));
+    CK(cuCtxSetCurrent(contexts[i]));
+    CK(cuMemAlloc(&memory[i], MOST));
+    CK(cuMemsetD8(memory[i], 0, MOST));
+    CK(cuCtxSynchronize());
+  }
+  while (fgets(line, sizeof line, stdin)) {
+    change(wanted, MOST);
+    CK(cuMemcpyHtoD(memory[0], wanted, MOST));
+    for (int i = 0; i < 2; i++) {
+      for (int k = 0; k < 2; k++) {
+        CK(cuCtxSetCurrent(contexts[k]));
+        CK(cuCtxSynchronize());
+      }
+      double t = now();
+      CK(cuMemcpyPeer(memory[!i], contexts[!i], memory[i], contexts[i], MOST));
+      for (int k = 0; k < 2; k++) {
+        CK(cuCtxSetCurrent(contexts[k]));
+        CK(cuCtxSynchronize());
+      }
+      printf("%s %.1f MiB/s\n", i ? "back" : "there", (double)(MOST >> 20) / (now() - t));
+      CK(cuCtxSetCurrent(contexts[!i]));
+      CK(cuMemcpyDtoH(back, memory[!i], MOST));
+      if (memcmp(back, wanted, MOST)) {
+        fprintf(stderr, "the copy %s is not what was copied\n", i ? "back" : "there");
+        print_changes(back, wanted, MOST);
+        exit(4);
+      }
+    }
+    fflush(stdout);
+  }
+}
+
 static void managed(void) {
   CUdeviceptr p, other;
   enum { BYTES = 32 << 20 };
@@ -258,6 +301,8 @@ int main(int argc, char **argv) {
     hold();
   } else if (!strcmp(what, "steps")) {
     steps();
+  } else if (!strcmp(what, "peers")) {
+    peers();
   } else if (!strcmp(what, "managed")) {
     managed();
   } else {
