@@ -5,7 +5,7 @@ package cuda
 import "strconv"
 
 // Digest names the description that this program was built from; both sides of a session compare it.
-const Digest = "014fdbd621404079d2064511dbb0dbbf2650518233c907d9d775c241f6149e57"
+const Digest = "46c151a45d2da6f5ad7c985a785500da44e3526e61225525c63c868c094a6ede"
 
 // Kind is the type of a handle, of a number that names an object, or of a structure for which clients have a token.
 type Kind uint8

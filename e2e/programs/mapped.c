@@ -1,6 +1,9 @@
 // Pinned memory that kernels read and write through the pointer that cuMemHostGetDevicePointer gives.
 #define _GNU_SOURCE
 #include "check.h"
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -11,45 +14,118 @@ static void run(CUdeviceptr a, CUdeviceptr b, CUdeviceptr c, int n, CUstream s) 
   CK(cuLaunchKernel(add, (n + 127) / 128, 1, 1, 128, 1, 1, 0, s, args, NULL));
 }
 
-// A kernel that waits for the program to write to the memory, which may then be asked about or waited for; and one that
-// writes beside the flag.
-static void latch(CUstream s) {
+// What waits for the GPU, or may.
+enum waits {
+  STREAM, CONTEXT, EVENT, QUERIES, STREAM_QUERIES, DOWNLOAD, DOWNLOAD_ASYNC, UPLOAD, BIG_UPLOAD, UPLOAD_OF_ANOTHER,
+  ROWS, ROWS_UP, ARRAY_UP, ARRAY_DOWN, SET, COPY, FREE, FREE_HOST, UNLOAD, WAYS
+};
+enum { WIDTH = 512, BIG = 96 << 20 };
+
+static struct {
+  CUdeviceptr there;
+  CUarray array;
+  uint8_t *here, *big;
+  CUdeviceptr large;
+} of;
+
+static atomic_int begun;
+static void *upload(void *unused) {
+  (void)unused;
+  CK(cuCtxSetCurrent(context));
+  begun = 1;
+  CK(cuMemcpyHtoD(of.there, of.here, WIDTH)); // behind the kernel: natively this waits
+  return NULL;
+}
+
+static void wait(enum waits how, CUstream s, CUevent e, CUmodule other) {
+  CUdeviceptr p;
+  void *pinned;
+  CUDA_MEMCPY2D down = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = of.there, .srcPitch = WIDTH,
+                        .dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = of.here, .dstPitch = 2 * WIDTH,
+                        .WidthInBytes = WIDTH, .Height = 4};
+  CUDA_MEMCPY2D up = {.dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = of.there, .dstPitch = WIDTH,
+                      .srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = of.here, .srcPitch = 2 * WIDTH,
+                      .WidthInBytes = WIDTH, .Height = 4};
+  switch (how) {
+  case STREAM: CK(cuStreamSynchronize(s)); break;
+  case CONTEXT: CK(cuCtxSynchronize()); break;
+  case EVENT: CK(cuEventSynchronize(e)); break;
+  case QUERIES: while (cuEventQuery(e) == CUDA_ERROR_NOT_READY) {} break;
+  case STREAM_QUERIES: while (cuStreamQuery(s) == CUDA_ERROR_NOT_READY) {} break;
+  case DOWNLOAD: CK(cuMemcpyDtoH(of.here, of.there, WIDTH)); break;
+  case DOWNLOAD_ASYNC: CK(cuMemcpyDtoHAsync(of.here, of.there, WIDTH, s)); break;
+  case UPLOAD: CK(cuMemcpyHtoD(of.there, of.here, WIDTH)); break;
+  case UPLOAD_OF_ANOTHER: break;
+  case BIG_UPLOAD: CK(cuMemcpyHtoDAsync(of.large, of.big, BIG, s)); break;
+  case ROWS: CK(cuMemcpy2D(&down)); break;
+  case ROWS_UP: CK(cuMemcpy2DAsync(&up, s)); break;
+  case ARRAY_UP: CK(cuMemcpyHtoA(of.array, 0, of.here, WIDTH)); break;
+  case ARRAY_DOWN: CK(cuMemcpyAtoH(of.here, of.array, 0, WIDTH)); break;
+  case SET: CK(cuMemsetD8(of.there, 1, WIDTH)); break;
+  case COPY: CK(cuMemcpyDtoD(of.there, of.there + WIDTH, WIDTH)); break;
+  case FREE: CK(cuMemAlloc(&p, 1 << 20)); CK(cuMemFree(p)); break;
+  case FREE_HOST: CK(cuMemHostAlloc(&pinned, 4096, 0)); CK(cuMemFreeHost(pinned)); break;
+  case UNLOAD: CK(cuModuleUnload(other)); break;
+  case WAYS: break;
+  }
+  CK(cuStreamSynchronize(s));
+}
+
+// A kernel that waits for the program to write to the memory, which may then be asked about or waited for, in whatever
+// way; and one that writes beside the flag.
+static void latch(void) {
   static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
     ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
     "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; "
     "@%q bra again;\n"
     "st.volatile.global.u32 [%a+4], %v; ret;\n}\n";
-  CUmodule m;
+  CUmodule m, other;
+  pthread_t another;
   CUfunction await;
+  CUstream s;
   CUevent e;
   volatile uint32_t *flag;
+  const CUDA_ARRAY_DESCRIPTOR d = {WIDTH, 1, CU_AD_FORMAT_UNSIGNED_INT8, 1};
   CK(cuModuleLoadData(&m, ptx));
   CK(cuModuleGetFunction(&await, m, "await"));
   CK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
   CK(cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
-  for (uint32_t round = 1; round <= 12; round++) {
+  CK(cuStreamCreate(&s, CU_STREAM_DEFAULT)); // what is in the legacy stream waits for it
+  CK(cuMemAlloc(&of.there, 8 * WIDTH));
+  CK(cuMemAlloc(&of.large, BIG));
+  CK(cuArrayCreate(&of.array, &d));
+  of.here = malloc(8 * WIDTH), of.big = malloc(BIG);
+  memset(of.here, 1, 8 * WIDTH), memset(of.big, 1, BIG);
+  for (uint32_t round = 1; round <= 2 * WAYS; round++) {
     CUdeviceptr p = (CUdeviceptr)(uintptr_t)flag;
     void *args[] = {&p, &round};
+    CK(cuModuleLoadData(&other, ptx));
     flag[0] = 0;
     CK(cuLaunchKernel(await, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
     CK(cuEventRecord(e, s));
     CHECK(cuStreamQuery(s) == CUDA_ERROR_NOT_READY, "round %u: it did not wait", round);
+    if (round % WAYS == UPLOAD_OF_ANOTHER) {
+      begun = 0;
+      CHECK(!pthread_create(&another, NULL, upload, NULL), "no thread");
+      while (!begun) sched_yield();
+      for (int i = 0; i < 1000; i++) WANT(cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+    }
     flag[0] = round;
     flag[2] = round + 1;
-    switch (round % 4) {
-    case 0: CK(cuStreamSynchronize(s)); break;
-    case 1: CK(cuCtxSynchronize()); break;
-    case 2: CK(cuEventSynchronize(e)); break;
-    case 3:
-      while (cuEventQuery(e) == CUDA_ERROR_NOT_READY) {}
-      CK(cuStreamSynchronize(s));
-    }
+    wait(round % WAYS, s, e, other);
+    if (round % WAYS == UPLOAD_OF_ANOTHER) CHECK(!pthread_join(another, NULL), "the thread");
     CHECK(flag[0] == round && flag[1] == round && flag[2] == round + 1, "round %u: %u %u %u", round, flag[0], flag[1],
           flag[2]);
+    if (round % WAYS != UNLOAD) CK(cuModuleUnload(other));
   }
   CK(cuEventDestroy(e));
+  CK(cuStreamDestroy(s));
+  CK(cuArrayDestroy(of.array));
+  CK(cuMemFree(of.there));
+  CK(cuMemFree(of.large));
   CK(cuMemFreeHost((void *)flag));
   CK(cuModuleUnload(m));
+  free(of.here), free(of.big);
 }
 
 // A kernel finds the address in device memory, where a copy put it; nobody asked for the memory's device pointer.
@@ -297,7 +373,7 @@ int main(int argc, char **argv) {
   parameters(s);
   alike(s, 15);
   alike(s, 40);
-  latch(s);
+  latch();
   // Freeing waits for what still uses the memory.
   enum { HUGE = 48 << 20 };
   void *huge;

@@ -11,6 +11,7 @@ import (
 const (
 	flagSync    = wire.CopySync    // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
 	flagDone    = wire.CopyDone    // wire.CopyD2H.Flags: a DONE message ends the transfer
+	flagAhead   = wire.CopyAhead   // wire.CopyH2D.Flags: past the barrier
 	flagMirror  = wire.CopyMirror  // wire.CopyH2D.Flags: the target is pinned memory's mirror
 	flagManaged = wire.CopyManaged // of both: blocks of unified memory
 	flagPush    = wire.CopyPush    // wire.CopyD2H.Flags, wire.HostChanges.Flags: which come with a wait, not for a fault
@@ -75,6 +76,9 @@ func (u *uploads) copyH2D(c *command) (cuda.CUresult, error) {
 	}
 	if p.Bytes > maxInline || uint64(len(data)) != transport.Pad(p.Bytes) {
 		return 0, protocolError("upload of %d bytes with %d bytes of data", p.Bytes, len(data))
+	}
+	if st := u.streams[p.Stream]; st != nil && p.Flags&flagAhead != 0 {
+		st.seen = u.barrier.gen // the barrier's upload may be behind the kernel that waits for this one
 	}
 	st, r := u.uploadStream(p)
 	if r != cuda.CUDA_SUCCESS || p.Bytes == 0 {

@@ -8,8 +8,8 @@
  *   transfers managed             unified memory that CPU and GPU write in turns
  *   transfers steps               for each line of the standard input some copies both ways; prints what then lies on
  *                                 the GPU, as a number that every byte of all steps so far counts in
- *   transfers peers               64 MiB from the first GPU to the second and back, for each line of the standard input;
- *                                 prints MiB/s
+ *   transfers peers               64 MiB from the first GPU to the second and back for each line of the standard
+ *                                 input; prints MiB/s
  *
  * speed and managed end with the memory that is pinned for the program when it has freed its own, in KiB. */
 #include <cuda.h>

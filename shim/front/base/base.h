@@ -50,6 +50,7 @@ struct scuda_callbacks {
   /* these bytes are about to go to the GPU, and may hold addresses of the program's memory */
   void (*upload)(const void *data, uint64_t bytes);
   int32_t (*mapped)(struct scuda_mapped_upload *);    /* see struct scuda_shared */
+  void (*waits)(void);                                /* a command may wait for the GPU; it is about to be sent */
   void (*last)(void);                                 /* the process ends, and still has its session */
   void (*exit)(void);                                 /* the process ends, and had a session */
 };
@@ -360,7 +361,8 @@ static inline void scuda_self_end(struct scuda_self s) {
 /* ---- bytes to the GPU (upload.c) ---- */
 enum {
   SCUDA_INLINE_MAX = WIRE_MAX_INLINE, SCUDA_COPY_SYNC = WIRE_COPY_SYNC, SCUDA_COPY_DONE = WIRE_COPY_DONE,
-  SCUDA_COPY_MIRROR = WIRE_COPY_MIRROR, SCUDA_COPY_MANAGED = WIRE_COPY_MANAGED, SCUDA_COPY_PUSH = WIRE_COPY_PUSH,
+  SCUDA_COPY_MIRROR = WIRE_COPY_MIRROR, SCUDA_COPY_AHEAD = WIRE_COPY_AHEAD,
+  SCUDA_COPY_MANAGED = WIRE_COPY_MANAGED, SCUDA_COPY_PUSH = WIRE_COPY_PUSH,
   SCUDA_LEGACY_STREAM = 0
 };
 /* The bytes lie in memory of this process, which the caller has made sure of, and change no more before this returns.

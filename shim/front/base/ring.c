@@ -154,6 +154,7 @@ int32_t scuda_begin(struct scuda_cmd *c, uint32_t op, uint32_t flags, uint64_t p
   int ordering = atomic_load_explicit(&scuda_ordering, memory_order_relaxed);
   if (SCUDA_UNLIKELY(ordering == SCUDA_ORDER_ANSWERED) && !(flags & SCUDA_BULK)) flags |= SCUDA_ANSWER;
   uint32_t size = HEADER + (uint32_t)payload;
+  if (flags & (SCUDA_ANSWER | SCUDA_BULK)) scuda_callbacks.waits();
 
   scuda_lock(&lock);
   if (SCUDA_UNLIKELY(ordering == SCUDA_ORDER_TOLD) && !put_order(t, server)) return lost();

@@ -8,6 +8,7 @@ int32_t scuda_upload_bytes(uint64_t dst, const void *src, uint64_t bytes, uint64
   int bulk = bytes > SCUDA_INLINE_MAX, sync = flags & SCUDA_COPY_SYNC;
   int32_t r;
   if (!bulk) scuda_callbacks.upload(src, bytes);
+  if (sync) scuda_callbacks.waits(); /* a kernel that the copy is behind may wait for what goes ahead */
   if (bulk && scuda_capture_doubt(stream, ptds)) { /* a bulk command has no answer */
     if ((r = scuda_upload_bytes(dst, src, SCUDA_INLINE_MAX, stream, ptds, flags, on_device))) return r;
     m.dst += SCUDA_INLINE_MAX;

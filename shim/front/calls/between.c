@@ -12,8 +12,7 @@ enum { PIECE = 16 << 20 };
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Waits for a stream, unless it is known to have no work. Its kernels may wait for what the program wrote to pinned
- * memory, so that goes ahead. */
+/* Waits for a stream, unless it is known to have no work. */
 static int32_t settle(const struct scuda_named *n, uint64_t stream, uint32_t ptds) {
   struct scuda_visit v;
   int legacy = 0;
@@ -21,7 +20,6 @@ static int32_t settle(const struct scuda_named *n, uint64_t stream, uint32_t ptd
   if (r) return r;
   struct scuda_track *k = scuda_stream_track(stream, ptds, &legacy);
   if (!k || !scuda_stream_done(k, legacy)) {
-    scuda_mapped_publish();
     r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
     if (k) scuda_progress_learn(k, r, 0);
   }

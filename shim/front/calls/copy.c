@@ -123,7 +123,6 @@ static int32_t download_there(const struct scuda_range *to, const struct scuda_r
         sync ? SCUDA_COPY_SYNC : later ? SCUDA_COPY_DONE : 0
   };
   if (captured) scuda_graph_host(m.transfer, 0, dst);
-  if (!later) scuda_mapped_publish();
   r = scuda_simple(OP_COPY_D2H, ptds | SCUDA_WORKS | (later ? 0 : SCUDA_ANSWER), &m, sizeof m);
   if (!later && !r) scuda_stream_idle(stream, ptds);
   if (!later && !r) scuda_mapped_download(scuda_stream_key(stream, ptds));

@@ -195,6 +195,7 @@ static int32_t upload_copy3d(const struct scuda_copy3d *b, uint64_t span, uint64
     return scuda_body_copy(*b, stream, how & SCUDA_PTDS, I_cuMemcpy3DAsync_v2);
   int late = captured || (scuda_is_pinned(src, span) && scuda_core.overlaps(src, span) == 1);
   if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_uploads((uint64_t)(uintptr_t)src, src, span, late);
+  if (sync) scuda_callbacks.waits(); /* see scuda_upload_bytes */
   if (!late) return upload_rows(b, &m, how, sure);
   m.bytes = span;
   m.flags = flags | WIRE_COPY_3D_PULL;

@@ -110,8 +110,8 @@ int32_t scuda_missing(uint32_t i) { return scuda_unsupported(i, "not supported b
 int32_t scuda_hand_cuInit(uint32_t flags) {
   if (flags) return CUDA_ERROR_INVALID_VALUE;
   static const struct scuda_callbacks callbacks = {.slot_ends = scuda_graph_dies, .upload = scuda_use_pinned_in,
-                                                   .mapped = scuda_mapped_next, .exit = scuda_managed_end,
-                                                   .last = scuda_timeline_ends};
+                                                   .mapped = scuda_mapped_next, .waits = scuda_mapped_publish,
+                                                   .exit = scuda_managed_end, .last = scuda_timeline_ends};
   uint64_t began = scuda_events_now();
   int32_t result = scuda_connect(&callbacks);
   if (result) return result;

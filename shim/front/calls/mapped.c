@@ -68,6 +68,7 @@ struct own_stream { struct own_stream *next; uint64_t context; _Atomic uint64_t 
 static struct own_stream *_Atomic own_streams;
 
 _Atomic uint32_t scuda_mapped_launched; /* a bit for each server on which there is any */
+static _Atomic uint32_t ending;         /* threads that wait for launches that have no mark any more */
 enum { AHEAD_MAX = 65536 };
 _Atomic uint32_t scuda_mapped_count;
 
@@ -91,6 +92,11 @@ static struct own_stream *own_stream(uint64_t context) {
   struct own_stream *o = atomic_load_explicit(&own_streams, memory_order_acquire);
   while (o && o->context != context) o = o->next;
   return o;
+}
+
+static int has_stream(uint64_t context, uint64_t life) {
+  const struct own_stream *o = own_stream(context);
+  return o && atomic_load_explicit(&o->life, memory_order_relaxed) == life;
 }
 
 /* Makes sure that uploads for launches in a context, which has that life, have their stream. */
@@ -118,9 +124,7 @@ static int32_t make_stream(uint64_t context, uint64_t life) {
 
 static int32_t ready(uint64_t context) {
   uint64_t life = scuda_context_life(context);
-  const struct own_stream *o = own_stream(context);
-  if (SCUDA_LIKELY((o && atomic_load_explicit(&o->life, memory_order_relaxed) == life) || !life)) return CUDA_SUCCESS;
-  return make_stream(context, life);
+  return SCUDA_LIKELY(!life || has_stream(context, life)) ? CUDA_SUCCESS : make_stream(context, life);
 }
 
 static uint64_t block_bytes(const struct mapped *m, uint64_t at) {
@@ -254,7 +258,8 @@ static void take(struct mapped *m, uint64_t from, uint64_t bytes, struct scuda_m
   u->dst = m->device + from;
   u->bytes = bytes;
   u->data = to;
-  u->flags = SCUDA_COPY_SYNC | (by_changes(m) && !late ? SCUDA_COPY_MIRROR : 0);
+  u->flags = SCUDA_COPY_SYNC | (by_changes(m) && !late ? SCUDA_COPY_MIRROR : 0) |
+             (u->only_flags ? SCUDA_COPY_AHEAD : 0);
   if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_uploaded(u->server, u->dst, to, bytes);
   if (SCUDA_UNLIKELY(scuda_tracing)) scuda_trace_note(SCUDA_COUNT_SENT, OP_COPY_H2D, 0, bytes);
 }
@@ -392,22 +397,23 @@ void scuda_mapped_sent(uint64_t stream, uint32_t ptds) {
  * past it, exactly the bytes that changed, as the kernel may write others beside them. Only flags do: large ranges, and
  * more changes than those of flags, wait for the next launch. */
 static void publish(uint32_t server, uint64_t context) {
+  if (!has_stream(context, scuda_context_life(context))) return; /* no launch has been made in it, or it is over */
   scuda_lock(&lock);
   const struct mapped *m = list;
   while (m && (m->server != server || !has_flags(m))) m = m->next;
   scuda_unlock(&lock);
-  if (m && !ready(context)) scuda_core.mapped(server, context, 1);
+  if (m) scuda_core.mapped(server, context, 1);
 }
 
 void scuda_mapped_publish(void) {
   if (SCUDA_LIKELY(!atomic_load_explicit(&scuda_mapped_count, memory_order_relaxed)) ||
-      !atomic_load(&scuda_mapped_launched) || atomic_load(&scuda_captures)) return;
+      atomic_load(&scuda_captures)) return;
   for (uint32_t server = 0; server < scuda_servers; server++) {
-    if (!launched_on(server)) continue;
-    struct scuda_visit v = visit(server);
-    uint64_t context = scuda_thread()->current;
-    if (context) publish(server, context);
-    scuda_visit_end(v);
+    if (!launched_on(server) && !atomic_load(&ending)) continue;
+    scuda_lock(&marks);
+    uint64_t context = launches[server].context;
+    scuda_unlock(&marks);
+    publish(server, context);
   }
 }
 
@@ -538,6 +544,7 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   struct mapped *m = list;
   while (m && (m->server != server || atomic_load(&m->end) != UINT64_MAX)) m = m->next;
   if (m && m->sent && m->bytes <= AHEAD_MAX && only_on(server, key) && (copy = malloc(m->bytes))) {
+    atomic_fetch_add(&ending, 1);
     unmark(server, key);
     head.bytes = m->bytes;
     head.src = m->device;
@@ -554,6 +561,7 @@ int scuda_mapped_synchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
     atomic_store(&p.begin, c.begin);
     *r = scuda_call(&c, NULL, 0, NULL);
   }
+  atomic_fetch_sub(&ending, 1);
   if (!*r) scuda_stream_idle(stream, ptds);
   scuda_lock(&downloads);
   scuda_lock(&lock);

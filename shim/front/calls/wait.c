@@ -42,8 +42,8 @@ int scuda_pre_cuEventQuery(uint64_t event, int32_t *r) {
     *r = CUDA_SUCCESS;
     if (SCUDA_LIKELY(scuda_known_done(k))) return 1;
     *r = CUDA_ERROR_NOT_READY;
-    scuda_mapped_publish();
     if (SCUDA_LIKELY(scuda_known_busy(k))) {
+      scuda_mapped_publish();
       if (scuda_known_done(k)) *r = CUDA_SUCCESS;
       return 1;
     }
@@ -59,7 +59,6 @@ int scuda_pre_cuEventSynchronize(uint64_t event, int32_t *r) {
   struct scuda_track *k = scuda_event_track(event);
   *r = CUDA_SUCCESS;
   if (SCUDA_LIKELY(k && scuda_known_done(k) && nothing_mapped())) return 1;
-  scuda_mapped_publish();
   *r = scuda_wire_cuEventSynchronize(event, 0);
   if (k) scuda_progress_learn(k, *r, 0);
   if (!*r) scuda_mapped_download(SCUDA_NO_STREAM), scuda_managed_settled(SCUDA_NO_STREAM);
@@ -94,8 +93,8 @@ int scuda_pre_cuStreamQuery(uint64_t stream, uint32_t ptds, int32_t *r) {
     *r = CUDA_SUCCESS;
     if (SCUDA_LIKELY(scuda_stream_done(k, legacy))) return 1;
     *r = CUDA_ERROR_NOT_READY;
-    scuda_mapped_publish();
     if (!legacy && scuda_known_busy(k)) {
+      scuda_mapped_publish();
       if (scuda_stream_done(k, legacy)) *r = CUDA_SUCCESS;
       return 1;
     }
@@ -111,7 +110,6 @@ int scuda_pre_cuStreamSynchronize(uint64_t stream, uint32_t ptds, int32_t *r) {
   struct scuda_track *k = scuda_stream_track(stream, ptds, &legacy);
   *r = CUDA_SUCCESS;
   if (SCUDA_LIKELY(k && scuda_stream_done(k, legacy) && nothing_mapped())) return 1;
-  scuda_mapped_publish();
   if (SCUDA_UNLIKELY(scuda_mapped_synchronize(stream, ptds, r))) return 1;
   *r = scuda_wire_cuStreamSynchronize(stream, ptds | SCUDA_ASKS);
   if (k) scuda_progress_learn(k, *r, 0);
@@ -134,7 +132,6 @@ int scuda_pre_cuCtxSynchronize(int32_t *r) {
   *r = CUDA_SUCCESS;
   if (k && scuda_position_published() && scuda_position_get(&k->asked) == scuda_position_published() &&
       !__atomic_load_n(&scuda_shared.transfers_pending, __ATOMIC_ACQUIRE) && nothing_mapped()) return 1;
-  scuda_mapped_publish();
   *r = scuda_wire_cuCtxSynchronize(0);
   if (*r) return 1;
   if (k) {

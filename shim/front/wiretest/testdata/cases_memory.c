@@ -433,7 +433,8 @@ void mapped(void) {
   m = (const void *)rec->commands[sent() - 3]->payload;
   WANT(m->dst, d + 5000);
   WANT(m->bytes, 1);
-  WANT(m->flags, WIRE_COPY_SYNC);                /* later work waits for it, as it is on a stream of ours */
+  /* later work waits for it, as it is on a stream of ours; it waits for nothing that may be behind the kernel */
+  WANT(m->flags, WIRE_COPY_SYNC | WIRE_COPY_AHEAD);
   WANT(((const struct wire_copy_d2h *)last(OP_COPY_D2H)->payload)->bytes, 3 * 4096);
   WANT(pinned[7], 42);
   WANT(pinned[5000], 2);                         /* what the program wrote meanwhile stays */
