@@ -96,7 +96,14 @@ func (g *GPU) pageable(p place) bool { return !p.device && g.mem.find(p.addr) ==
 
 const stagedBytes = 64 << 10 // the driver copies pageable sources up to this size before it returns
 
-// copySync is a copy whose caller waits for it.
+// inGPU says that an end of a copy is a GPU's own memory, which the CPU cannot look at.
+func (g *GPU) inGPU(p place) bool {
+	r := g.mem.find(p.addr)
+	return r != nil && !r.kind.host() && r.kind != regionManaged && !r.syncOps
+}
+
+// copySync is a copy whose caller waits for it, unless it is within GPUs: as with the driver such a copy is only in the
+// order of the legacy stream.
 func (g *GPU) copySync(b *copy3D) cuda.CUresult {
 	c, r := g.enter()
 	if r != ok {
@@ -116,7 +123,10 @@ func (g *GPU) copySync(b *copy3D) cuda.CUresult {
 	if b.empty() {
 		return ok
 	}
-	g.work.wait([]*task{g.work.push(s, func(ctx context.Context) error { return g.runCopy(ctx, b) })})
+	t := g.work.push(s, func(ctx context.Context) error { return g.runCopy(ctx, b) })
+	if !g.inGPU(b.dst) || !g.inGPU(b.src) {
+		g.work.wait([]*task{t})
+	}
 	return c.failed()
 }
 
