@@ -59,6 +59,22 @@ func TestInvitations(t *testing.T) {
 	}
 }
 
+// An invitation is good for nothing but a connection of another server: the server that has it does not become the
+// client.
+func TestInvitationsAdmitServersAlone(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Token = []byte("a token of the client's") })
+	s.token = []byte("a token of the client's")
+	w := s.open(transport.KindCUDA).welcome
+	for epoch, kind := range []string{transport.KindCUDA, transport.KindNVML, transport.KindAdmin, transport.KindBulk} {
+		v := transport.Invite(w.Secret, w.Session, 1, uint32(epoch))
+		h := hello(kind)
+		h.Session, h.Count, h.Invitation = v.Session, 2, &v
+		if _, err := s.dial(h); !errors.Is(err, transport.ErrToken) {
+			t.Errorf("a connection of kind %s: %v", kind, err)
+		}
+	}
+}
+
 // A server connects to another one where it may, as the client says, and tells the client why it does not.
 func TestIntroduce(t *testing.T) {
 	near := func(c *Config) { c.Peers = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} }

@@ -77,6 +77,9 @@ func (s *supervisor) admit(a *arrival, r io.Reader, state *tls.ConnectionState) 
 		a.who, ok, over = s.recognise(token, state)
 		return ok
 	})
+	if err == nil && a.invited != nil && h.Kind != transport.KindPeer {
+		err = transport.ErrToken // else a server that a client invites could do whatever the client may
+	}
 	return h, cmp.Or(over, err)
 }
 
