@@ -157,4 +157,15 @@ func TestIntroduce(t *testing.T) {
 	if err := ask(first, w, to(second, 9)); !errors.Is(err, transport.ErrSession) {
 		t.Errorf("once too often: %v", err)
 	}
+	old := hello(transport.KindCUDA)
+	old.Capabilities = []string{} // of before there were tickets, which would be counted
+	opened, err := first.dial(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hello(transport.KindIntroduce)
+	h.Session, h.Secret, h.Introduction = opened.welcome.Session, opened.welcome.Secret, to(second, 1)
+	if _, err := first.dial(h); !errors.Is(err, transport.ErrSession) {
+		t.Errorf("a client without tickets: %v", err)
+	}
 }

@@ -244,11 +244,13 @@ var tickets = map[string]int{
 	transport.KindResume: math.MaxInt, transport.KindIntroduce: mostIntroductions,
 }
 
-// permits says whether a connection may join. A client of before there were tickets presents the secret.
+// permits says whether a connection may join. A client of before there were tickets presents the secret; it knows no
+// introductions, which are counted by their tickets.
 func (x *session) permits(c arrival) bool {
 	h := c.Hello
 	if !x.tickets {
-		return h.Ticket == "" && subtle.ConstantTimeCompare([]byte(x.secret), []byte(h.Secret)) == 1
+		return h.Ticket == "" && h.Kind != transport.KindIntroduce &&
+			subtle.ConstantTimeCompare([]byte(x.secret), []byte(h.Secret)) == 1
 	}
 	n, ok := transport.TicketNumber(h.Ticket)
 	if !ok || n >= tickets[h.Kind] || h.Purpose != h.Kind || h.Secret != "" {
