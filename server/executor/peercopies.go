@@ -326,6 +326,9 @@ func (p *peer) lay() bool {
 		p.all = append(p.all, sl)
 	}
 	p.up, p.down, p.landing = p.all[:peerSlots], p.all[peerSlots:2*peerSlots], p.all[2*peerSlots:]
+	p.ps.mu.Lock()
+	defer p.ps.mu.Unlock()
+	p.hasMemory()
 	return true
 }
 
@@ -338,8 +341,9 @@ func (p *peer) inherit() bool {
 	if i < 0 {
 		return false
 	}
-	p.peerMemory = ps.old[i].peerMemory
+	p.peerMemory, ps.old[i].peerMemory = ps.old[i].peerMemory, peerMemory{} // it is not looked at twice
 	ps.old = slices.Delete(ps.old, i, i+1)
+	p.hasMemory()
 	for _, sl := range p.all {
 		sl.free.Store(true)
 	}

@@ -71,6 +71,7 @@ type peer struct {
 	conns []*bulk.TCP // ps.mu guards it
 	count int         // how many there will be; 0: not known yet. ps.mu guards it
 	path  *peerPath   // nil: there is no RDMA. ps.mu guards it
+	laid  bool        // it has memory. ps.mu guards it
 	in    *bulk.Inbound
 	out   bulk.Outbound
 
@@ -106,7 +107,9 @@ func (ps *peers) at(number, epoch uint32) *peer {
 	case p == nil || p.epoch < epoch:
 		if p != nil {
 			p.failLocked(errPeerOld)
-			ps.old = append(ps.old, p)
+			if p.laid {
+				ps.old = append(ps.old, p)
+			}
 		}
 		p = &peer{ps: ps, number: number, epoch: epoch, in: bulk.NewInbound()}
 		ps.list[number] = p
@@ -176,6 +179,15 @@ func (ps *peers) attachPath(line *transport.Line, number, epoch uint32, dial boo
 	}
 	p.path = &peerPath{p: p, control: line, dial: dial}
 	return nil
+}
+
+// hasMemory notes that there is memory, which is kept when others take the place of the connections, as they may have
+// done by now: only such peers are kept, as a client can have others take their place without end. ps.mu is held.
+func (p *peer) hasMemory() {
+	p.laid = true
+	if p.ps.list[p.number] != p {
+		p.ps.old = append(p.ps.old, p)
+	}
 }
 
 // hasRDMA says whether the session may use RDMA.

@@ -202,6 +202,7 @@ func TestPeersInherit(t *testing.T) {
 	old.users.Store(1)
 	ps.old = []*peer{{ps: ps}, old}
 	next := &peer{ps: ps}
+	ps.list = map[uint32]*peer{0: next}
 	if next.inherit() {
 		t.Error("the memory of connections that have not ended is taken")
 	}
@@ -212,6 +213,27 @@ func TestPeersInherit(t *testing.T) {
 	sl.event = 0
 	if !next.inherit() || len(next.mem) != 8 || !sl.free.Load() || len(ps.old) != 1 {
 		t.Errorf("%d bytes, %d others", len(next.mem), len(ps.old))
+	}
+	if sl.event = 1; !old.rests() || old.reclaim() {
+		t.Error("those before look after slots that are not theirs any more")
+	}
+}
+
+// A client that names other connections with each copy does not fill the worker's memory with those before.
+func TestPeersReplaced(t *testing.T) {
+	s := twoServers(t)
+	const n = 1 << 20
+	src := s.of[0].alloc(n)
+	for range 100 {
+		s.epoch++
+		m := wire.PeerSend{Copy: line(8, src, n), Peer: 1, Epoch: s.epoch, Stream: clientBase + 999*64}
+		s.of[0].must(wire.OpPeerSend, wire.Bytes(&m))
+	}
+	ps := &s.of[0].session.peers
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if k := len(ps.old); k != 0 {
+		t.Errorf("%d are kept, which have no memory", k)
 	}
 }
 
