@@ -277,11 +277,11 @@ func (p *peer) giveUp() (progress bool) {
 
 // lock has memory for chunks page-locked, which lasts as long as the context.
 func (p *peer) lock(ctx *context) bool {
-	if p.owner != nil && p.ps.contexts[p.owner.handle] == p.owner {
-		return true
-	}
 	if p.mem == nil && !p.lay() {
 		return false
+	}
+	if p.owner != nil && p.ps.contexts[p.owner.handle] == p.owner { // memory that is used again has one, too
+		return true
 	}
 	r := p.ps.within(ctx, func() cuda.CUresult {
 		return p.ps.gpu.CuMemHostRegister_v2(pointerTo(p.mem), uint64(len(p.mem)), hostPortable)

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"sync/atomic"
 	"testing"
+	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
@@ -234,6 +236,62 @@ func TestPeersReplaced(t *testing.T) {
 	defer ps.mu.Unlock()
 	if k := len(ps.old); k != 0 {
 		t.Errorf("%d are kept, which have no memory", k)
+	}
+}
+
+// registering counts how many times memory is page-locked.
+type registering struct {
+	cuda.GPU
+	times atomic.Int32
+}
+
+func (g *registering) CuMemHostRegister_v2(p unsafe.Pointer, n uint64, flags uint32) cuda.CUresult {
+	r := g.GPU.CuMemHostRegister_v2(p, n, flags)
+	if r == cuda.CUDA_SUCCESS {
+		g.times.Add(1)
+	}
+	return r
+}
+
+// Memory that is used again is page-locked as long as the context in which it was, and then anew.
+func TestPeersLockedInAnotherContext(t *testing.T) {
+	gpu := &registering{GPU: openSim(t)}
+	s := &servers{t: t, of: [2]*client{connect(t), connect(t, func(c *Config) { c.GPU = gpu })}}
+	const n = 1 << 20
+	src, dst, to := s.of[0].alloc(n), s.of[1].alloc(n), s.of[1]
+	copied := func() {
+		t.Helper()
+		s.number++
+		s.send(0, line(dst, src, n), s.number)
+		s.receive(1, line(dst, src, n), s.number)
+		if r, come := s.arrived(1, s.await(1, s.number)); r != cuda.CUDA_SUCCESS || come != n {
+			t.Fatalf("%v, %d have come", r, come)
+		}
+	}
+	s.join(1)
+	primary, other := to.context, to.newHandle()
+	to.must(cuda.OpCuCtxCreate_v2, words(other, 0, 0))
+	to.context = other
+	copied()
+	s.epoch++ // connections that never are
+	m := wire.PeerReceive{Copy: line(dst, src, n), Number: 99, Epoch: s.epoch, Stream: clientBase + 999*64}
+	to.must(wire.OpPeerReceive, wire.Bytes(&m))
+	if r, come := s.arrived(1, s.await(1, 99)); come != 0 {
+		t.Fatalf("%v, %d have come", r, come)
+	}
+	ps := &to.session.peers
+	until(t, "nobody uses the memory", func() bool {
+		ps.mu.Lock()
+		defer ps.mu.Unlock()
+		return len(ps.old) == 1 && ps.old[0].users.Load() == 0
+	})
+	to.context = primary
+	s.join(1)
+	copied()
+	to.must(cuda.OpCuCtxDestroy_v2, words(other))
+	copied()
+	if k := gpu.times.Load(); k != 2 {
+		t.Errorf("page-locked %d times", k)
 	}
 }
 
