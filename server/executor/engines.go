@@ -80,7 +80,4 @@ func (s *Session) isIdle() bool {
 
 func (s *Session) downloadJustBefore(st *stream) *transfer { return s.copies.downloads.justBefore(st) }
 
-func (s *Session) finishDownloads(st *stream) {
-	s.peers.leave(func(other *stream) bool { return other == st })
-	s.copies.downloads.finish(st)
-}
+func (s *Session) finishDownloads(st *stream) { s.copies.downloads.finish(st) }

@@ -15,6 +15,7 @@ type objects struct {
 	*base
 	loop  objectsLoop
 	waits *waits
+	peers *peers
 
 	primaries map[cuda.CUdevice]*primaryContext
 }
@@ -29,7 +30,8 @@ type objectsLoop interface {
 
 // newObjects begins with the primary contexts that the worker holds.
 func newObjects(s *Session, primary []cuda.CUdevice) objects {
-	ob := objects{base: &s.base, loop: s, waits: &s.waits, primaries: make(map[cuda.CUdevice]*primaryContext)}
+	ob := objects{base: &s.base, loop: s, waits: &s.waits, peers: &s.peers,
+		primaries: make(map[cuda.CUdevice]*primaryContext)}
 	for _, d := range primary {
 		ob.primaries[d] = &primaryContext{retained: 1}
 	}
@@ -275,6 +277,7 @@ func (ob *objects) dropContext(ctx *context) {
 
 func (ob *objects) dropStream(st *stream) {
 	st.dropMark()
+	ob.peers.leave(func(other *stream) bool { return other == st }) // they would enqueue more there
 	ctx := st.ctx
 	if st.kernels != st.judged {
 		ctx.legacy.kernels++ // its assertions are the context's

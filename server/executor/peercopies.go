@@ -509,6 +509,9 @@ func (p *peer) enqueue(v *peerCopy, off uint64, mem []byte) (e cuda.CUevent, r c
 		ps.profile.correlate(&v.header)
 	}
 	r = ps.within(v.st.ctx, func() (r cuda.CUresult) {
+		if ps.isCapturing(v.st) { // since the copy began: a graph would copy to and from slots whenever it is launched
+			return cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+		}
 		if r = p.move(v, off, mem); r == cuda.CUDA_SUCCESS {
 			e, r = ps.recordEvent(v.st)
 		}
@@ -534,18 +537,14 @@ func (p *peer) move(v *peerCopy, off uint64, mem []byte) cuda.CUresult {
 	}
 }
 
-// leave ends the copies of streams that are about to end. The client carries them out otherwise, if it still can.
+// leave ends the copies of streams that are about to end. The client carries them out otherwise, if it still can. What
+// the GPU copies already, events tell of, which outlive streams.
 func (ps *peers) leave(ends func(*stream) bool) {
 	for _, p := range ps.busy {
 		if slices.ContainsFunc(p.sends, func(s *peerSend) bool { return ends(s.st) }) ||
 			slices.ContainsFunc(p.receives, func(rc *peerReceive) bool { return rc.st != nil && ends(rc.st) }) {
 			p.fail(errPeerStream)
 			p.giveUp()
-		}
-		for _, sl := range p.all { // the GPU has done its work
-			if sl.event != 0 && ends(sl.st) {
-				p.finish(sl, cuda.CUDA_SUCCESS)
-			}
 		}
 	}
 }
@@ -554,6 +553,13 @@ func (ps *peers) leave(ends func(*stream) bool) {
 // copies of other contexts may use.
 func (ps *peers) abandon(ctx *context) {
 	ps.leave(func(st *stream) bool { return st.ctx == ctx })
+	for _, p := range ps.busy {
+		for _, sl := range p.all {
+			if sl.event != 0 && sl.st.ctx == ctx {
+				p.finish(sl, cuda.CUDA_SUCCESS)
+			}
+		}
+	}
 	ps.mu.Lock()
 	all := slices.AppendSeq(slices.Clone(ps.old), maps.Values(ps.list))
 	ps.mu.Unlock()

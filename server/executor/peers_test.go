@@ -221,6 +221,53 @@ func TestPeersInherit(t *testing.T) {
 	}
 }
 
+// Nothing is enqueued in a stream that ends, or is captured, before a copy is over.
+func TestPeersInStreamsThatEnd(t *testing.T) {
+	const n = 3 << 20
+	for name, c := range map[string]struct {
+		meanwhile func(c *client, stream uint64)
+		r         cuda.CUresult
+		come      uint64
+	}{
+		"destroyed": {func(c *client, stream uint64) { c.must(cuda.OpCuStreamDestroy_v2, words(stream)) },
+			cuda.CUDA_SUCCESS, 0},
+		"captured": {func(c *client, stream uint64) { c.must(cuda.OpCuStreamBeginCapture_v2, words(stream, 2)) },
+			cuda.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, n},
+	} {
+		for _, end := range []string{"source", "destination"} {
+			t.Run(name+" at the "+end, func(t *testing.T) {
+				s := twoServers(t)
+				s.join(2)
+				src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+				streams := [2]uint64{s.of[0].stream(1), s.of[1].stream(1)}
+				send := wire.PeerSend{Copy: line(dst, src, n), Number: 1, Peer: 1, Epoch: s.epoch, Stream: streams[0]}
+				receive := wire.PeerReceive{Copy: line(dst, src, n), Number: 1, Epoch: s.epoch, Stream: streams[1]}
+				r, come := c.r, c.come
+				if end == "source" { // where the first piece waits for another connection
+					r, come = cuda.CUDA_SUCCESS, 0
+					s.epoch++
+					send.Epoch, receive.Epoch = s.epoch, s.epoch
+					s.of[0].must(wire.OpPeerSend, wire.Bytes(&send))
+					c.meanwhile(s.of[0], streams[0])
+					fd, conn := fdPair(t)
+					if err := s.attach(1, conn, 1); err != nil {
+						t.Fatal(err)
+					}
+					_ = s.attach(0, fileConn(t, fd), 1) // where the connections have ended by now, it is closed
+					s.of[1].must(wire.OpPeerReceive, wire.Bytes(&receive))
+				} else {
+					s.of[1].must(wire.OpPeerReceive, wire.Bytes(&receive))
+					c.meanwhile(s.of[1], streams[1])
+					s.of[0].must(wire.OpPeerSend, wire.Bytes(&send))
+				}
+				if got, has := s.arrived(1, s.await(1, 1)); got != r || has != come {
+					t.Errorf("%v, %d have come; expected %v, %d", got, has, r, come)
+				}
+			})
+		}
+	}
+}
+
 // A client that names other connections with each copy does not fill the worker's memory with those before.
 func TestPeersReplaced(t *testing.T) {
 	s := twoServers(t)
