@@ -37,8 +37,11 @@ func (p *peer) openPath() {
 		SlotBytes: largeBytes, Pins: &h.pins, Handler: h, Stats: &h.stats, Log: ps.log})
 	p.via = h.link
 	p.out.Prefer(rdma.Slots{Link: h.link})
-	p.users.Add(1)
-	ps.done.Go(p.out.FeedPreferred)
+	p.users.Add(2) // until the link is closed, and nobody tells the slots' transfers of it any more
+	ps.done.Go(func() {
+		p.out.FeedPreferred()
+		p.users.Add(-1)
+	})
 }
 
 // end ends it, without waiting. peers.mu is held.
