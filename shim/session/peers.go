@@ -77,11 +77,17 @@ func (ps *peers) PeerLost(from, to int, epoch uint32) {
 	if !p.up || p.epoch != epoch {
 		return
 	}
-	p.rest = min(max(2*p.rest, peerRest), longPeerRest)
-	p.up, p.until = false, time.Now().Add(p.rest)
+	p.up = false
+	p.leaveAlone()
 	log := ps.all.Of(from).log
 	log.Warn("two servers have lost their connection; copies between them come this way for a while", "from",
 		ps.all.Of(from).conn.Remote(), "to", ps.all.Of(to).conn.Remote())
+}
+
+// leaveAlone has them not connect for a while. p.mu is held.
+func (p *pair) leaveAlone() {
+	p.rest = min(max(2*p.rest, peerRest), longPeerRest)
+	p.until = time.Now().Add(p.rest)
 }
 
 // connect has either of two servers connect to the other. p.mu is held.
@@ -97,6 +103,11 @@ func (ps *peers) connect(p *pair, from, to int) {
 			return
 		}
 		errs = append(errs, fmt.Errorf("%s to %s: %w", dials.conn.Remote(), listens.conn.Remote(), err))
+	}
+	if p.rest > 0 { // they were connected: what has parted them may still be there, and need not stay
+		p.leaveAlone()
+		ps.all.Of(from).log.Debug("two servers do not connect again yet", "error", errors.Join(errs...))
+		return
 	}
 	p.never = true
 	ps.all.Of(from).log.Info("copies between two servers come this way, as neither connects to the other", "error",

@@ -47,6 +47,8 @@ type peer struct {
 	change func(h transport.MessageHeader) []transport.MessageHeader
 	bye    atomic.Bool
 	refuse func() bool // whether to break a callback connection off
+	// whether the server connects to another one; nil: it is not asked
+	connects func(*transport.Introduction) bool
 }
 
 const deadline = 2 * time.Minute
@@ -99,6 +101,13 @@ func (p *peer) serve(c *net.TCPConn) {
 	b, err := transport.AppendWelcome(nil, &p.welcome)
 	if err != nil {
 		p.t.Error(err)
+	}
+	if hello.Kind == transport.KindIntroduce {
+		if p.connects(hello.Introduction) {
+			_, _ = c.Write(b)
+		}
+		c.Close()
+		return
 	}
 	if hello.Kind == transport.KindBulk {
 		if p.joining != nil {
