@@ -4,6 +4,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -45,8 +46,16 @@ func Invite(secret, session string, server, epoch uint32) Invitation {
 // purpose names what its tickets are for.
 func (v *Invitation) purpose() string { return fmt.Sprintf("%s %d %d", KindPeer, v.Server, v.Epoch) }
 
-// Token is what the number-th connection presents in the place of a client's token.
+// mostSession is more than the bytes of a session's name.
+const mostSession = 64
+
+// Token is what the number-th connection presents in the place of a client's token. The session's name is a client's
+// word, and who listens need not be a server: nothing but letters and digits is said.
 func (v *Invitation) Token(number int, c net.Conn) ([]byte, error) {
+	other := func(r rune) bool { return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') }
+	if v.Session == "" || len(v.Session) > mostSession || strings.ContainsFunc(v.Session, other) {
+		return nil, errors.New("what is named is no session")
+	}
 	ticket, err := Ticket(v.Key, v.Session, v.purpose(), number, c)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"net"
+	"strings"
 	"testing"
 )
 
@@ -41,6 +42,17 @@ func TestInvitation(t *testing.T) {
 	}
 	if bytes.Contains(present(t, invite, 0), []byte(invite.Key)) || len(present(t, invite, PeerPath)) > MaxToken {
 		t.Error("the token says the key, or is too long")
+	}
+}
+
+// What a client calls another server's session is said by its server to whoever listens at the address, and is no
+// command for that: such services stand behind the networks of --peers, too.
+func TestInvitationSaysOneWord(t *testing.T) {
+	for _, session := range []string{"", "a b", "a\r\nFLUSHALL\r\n", "a\tb", "a\x00b", "ä", strings.Repeat("a", 65)} {
+		v := Invite("secret", session, 1, 2)
+		if token, err := v.Token(0, nil); err == nil {
+			t.Errorf("%q is said: %q", session, token)
+		}
 	}
 }
 
