@@ -460,8 +460,8 @@ var ofWire = [...]Class{
 	37: Memory,  // order_join
 	38: Memory,  // order
 	53: Other,   // skip
-	54: Other,   // peer_send
-	55: Other,   // peer_receive
+	54: Copy,    // peer_send
+	55: Copy,    // peer_receive
 	56: Other,   // peer_await
 	39: Other,   // bye
 	40: Other,   // profile

@@ -11,6 +11,7 @@ import (
 
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/api/wire"
+	"scuda.dev/scuda/server/turn"
 	"scuda.dev/scuda/transport"
 )
 
@@ -218,6 +219,37 @@ func TestPeersInherit(t *testing.T) {
 	}
 	if sl.event = 1; !old.rests() || old.reclaim() {
 		t.Error("those before look after slots that are not theirs any more")
+	}
+}
+
+// Where sessions take turns on a GPU, a copy to or from another server waits for its own, as all copies do.
+func TestPeersTakeTurns(t *testing.T) {
+	slots := [2]*turn.Slot{new(turn.Slot), new(turn.Slot)}
+	s := &servers{t: t}
+	for i := range s.of {
+		s.of[i] = connect(t, func(c *Config) { c.Turn = slots[i] })
+	}
+	s.join(2)
+	const n = 3 << 20
+	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+	m := wire.PeerSend{Copy: line(dst, src, n), Number: 1, Epoch: s.epoch}
+	for i, op := range []uint16{wire.OpPeerSend, wire.OpPeerReceive} {
+		slots[i].Tell(turn.Report | turn.Wait)
+		m.Peer = uint32(1 - i)
+		ch := s.of[i].start(0, op, 0, wire.Bytes(&m), nil)
+		went := false
+		until(t, "it wants to go on, or does", func() bool {
+			went = answered(ch)
+			return went || slots[i].Read().Doing&turn.Wants != 0
+		})
+		if slots[i].Tell(0); went {
+			t.Errorf("server %d did not wait", i)
+			continue
+		}
+		s.of[i].await(ch)
+	}
+	if r, come := s.arrived(1, s.await(1, 1)); r != cuda.CUDA_SUCCESS || come != n {
+		t.Errorf("%v, %d have come", r, come)
 	}
 }
 
