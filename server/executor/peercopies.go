@@ -202,6 +202,7 @@ func (ps *peers) tell(rc *peerReceive) {
 func (ps *peers) isBusy(p *peer) {
 	if !slices.Contains(ps.busy, p) {
 		ps.busy = append(ps.busy, p)
+		ps.active.Store(true)
 	}
 }
 
@@ -227,6 +228,9 @@ func (ps *peers) poll() (progress bool) {
 	}
 	clear(ps.busy[len(kept):])
 	ps.busy = kept
+	if len(kept) == 0 {
+		ps.active.Store(false)
+	}
 	return progress
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"scuda.dev/scuda/api/cuda"
 	"scuda.dev/scuda/server/metrics"
 	"scuda.dev/scuda/transport"
@@ -47,6 +49,7 @@ type peers struct {
 	device    string // see [rdma.Choose]
 
 	busy   []*peer                       // those with copies that are not over, or with slots that the GPU still reads
+	active atomic.Bool                   // there are such
 	copies map[peerCopyName]*peerReceive // those that nobody has awaited
 
 	mu    sync.Mutex
@@ -224,6 +227,42 @@ func (ps *peers) stop() {
 	ps.ended = true
 	for _, p := range ps.list {
 		p.failLocked(errCallbackClosed)
+	}
+}
+
+// sockets are those of all connections. The kernel notices the end of the other machine while nothing is under way to
+// it, and else after a quarter of an hour.
+func (ps *peers) sockets() (fds []int) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.list {
+		fds = p.appendSockets(fds)
+	}
+	return fds
+}
+
+// appendSockets adds those of one of them. ps.mu is held.
+func (p *peer) appendSockets(fds []int) []int {
+	if p.out.Err() != nil {
+		return fds
+	}
+	for _, c := range p.conns {
+		fds = append(fds, c.Line.FD())
+	}
+	if p.path != nil {
+		fds = append(fds, p.path.control.FD())
+	}
+	return fds
+}
+
+// lose gives up those servers of which a socket does not answer any more.
+func (ps *peers) lose(silent []int) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.list {
+		if slices.ContainsFunc(p.appendSockets(nil), func(fd int) bool { return slices.Contains(silent, fd) }) {
+			p.failLocked(unix.ETIMEDOUT)
+		}
 	}
 }
 

@@ -222,6 +222,35 @@ func TestPeersInherit(t *testing.T) {
 	}
 }
 
+// Another server's machine that does not answer ends its connections alone: copies are over, the session goes on.
+func TestPeersSilent(t *testing.T) {
+	s := twoServers(t)
+	const n = 1 << 20
+	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+	own := s.of[1].session.sockets()
+	s.join(2)
+	s.receive(1, line(dst, src, n), 1)
+	ch := s.await(1, 1)
+	s.of[1].unanswered(ch)
+	all := s.of[1].session.sockets()
+	if len(all) != len(own)+2 {
+		t.Fatalf("%d sockets are looked at, and %d without those of the other server", len(all), len(own))
+	}
+	if !s.of[1].session.peers.active.Load() {
+		t.Error("nobody looks while the copy is under way")
+	}
+	if !s.of[1].session.lose(all[len(own):][1:]) {
+		t.Error("the session is over")
+	}
+	if r, come := s.arrived(1, ch); r != cuda.CUDA_SUCCESS || come != 0 {
+		t.Errorf("%v, %d have come", r, come)
+	}
+	if left := s.of[1].session.sockets(); len(left) != len(own) {
+		t.Errorf("%d sockets are looked at, %d before", len(left), len(own))
+	}
+	until(t, "nobody has to look any more", func() bool { return !s.of[1].session.peers.active.Load() })
+}
+
 // Where sessions take turns on a GPU, a copy to or from another server waits for its own, as all copies do.
 func TestPeersTakeTurns(t *testing.T) {
 	slots := [2]*turn.Slot{new(turn.Slot), new(turn.Slot)}

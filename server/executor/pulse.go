@@ -12,7 +12,7 @@ import (
 )
 
 // pulse speaks for the executor while that is in the driver, and notices a client's machine that is gone while bytes
-// are under way to it. It belongs to no thread of the driver's. Where nothing goes on it sleeps.
+// are under way to it, or another server's. It belongs to no thread of the driver's. Where nothing goes on it sleeps.
 type pulse struct {
 	s       *Session
 	turns   atomic.Uint64 // of the executor: odd while it carries commands out
@@ -68,7 +68,7 @@ func (p *pulse) run(t *time.Ticker) {
 			if !p.expects.Load() { // else what was lost on the way would be waited for without end
 				p.speak()
 			}
-		case len(owing) == 0 && !underWay(fds) && !p.s.callback.awaits() && !p.rest(turn):
+		case len(owing) == 0 && !underWay(fds) && !p.s.callback.awaits() && !p.s.peers.active.Load() && !p.rest(turn):
 			return
 		}
 	}
@@ -136,6 +136,7 @@ func (s *Session) lose(fds []int) bool {
 	for _, l := range s.lines() {
 		lost(l.FD(), l.Lose)
 	}
+	s.peers.lose(fds)
 	return goesOn
 }
 
@@ -145,7 +146,7 @@ func (s *Session) sockets() []int {
 	for _, l := range s.lines() {
 		fds = append(fds, l.FD())
 	}
-	return fds
+	return append(fds, s.peers.sockets()...)
 }
 
 // lines are the connections beside the main one.
