@@ -111,11 +111,13 @@ func introduce(s *supervisor, c arrival) error {
 	}
 	for i, conn := range all {
 		info := executor.Peering{Server: to.Server, Epoch: to.Epoch, Count: to.Count, Path: i == to.Count, Dial: true}
-		err := passPeer(arrival{peer: conn.(peer)}, x, info)
-		conn.Close()
-		if err != nil {
-			return refusef(transport.StatusFailed, "%w", err)
+		if err == nil { // else the worker has ended
+			err = passPeer(arrival{peer: conn.(peer)}, x, info)
 		}
+		conn.Close()
+	}
+	if err != nil {
+		return refusef(transport.StatusFailed, "%w", err)
 	}
 	w := greeting(c.Hello)
 	w.Session = x.id
