@@ -17,6 +17,9 @@ import (
 // mostIntroductions is how many times a session may have its server connect to others: one bit each is noted.
 const mostIntroductions = 64
 
+// mostIntroducing is how many of these at a time: a client has as many other servers, and asks once for each pair.
+const mostIntroducing = transport.MaxServers - 1
+
 // introduceTimeout bounds the opening of connections to another server.
 const introduceTimeout = 10 * time.Second
 
@@ -104,6 +107,10 @@ func introduce(s *supervisor, c arrival) error {
 			return refusef(transport.StatusMalformed, "%w", err)
 		}
 		target.TLS = certificate.Pinned(fingerprint)
+	}
+	defer x.meeting.Add(-1)
+	if x.meeting.Add(1) > mostIntroducing {
+		return refusef(transport.StatusCapability, "this server makes connections to %d others at a time", mostIntroducing)
 	}
 	all, err := connectPeers(s, target, to)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 
 	"scuda.dev/scuda/transport"
@@ -72,6 +73,45 @@ func TestInvitationsAdmitServersAlone(t *testing.T) {
 		if _, err := s.dial(h); !errors.Is(err, transport.ErrToken) {
 			t.Errorf("a connection of kind %s: %v", kind, err)
 		}
+	}
+}
+
+// A session has no more connections being made than those to all other servers that a program can have.
+func TestIntroductionsAtOnce(t *testing.T) {
+	s := serve(t, func(c *Config) { c.Peers = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	w := s.open(transport.KindCUDA).welcome
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	ask := func(number int) error {
+		h := hello(transport.KindIntroduce)
+		h.Session, h.Secret, h.Purpose, h.Number = w.Session, w.Secret, transport.KindIntroduce, number
+		h.Introduction = &transport.Introduction{Server: 1, Epoch: 1, Count: 1, Address: silent.Addr().String(),
+			Invitation: transport.Invite("secret", "s1", 0, 1)}
+		_, err := s.dial(h)
+		return err
+	}
+	var all sync.WaitGroup
+	defer all.Wait()
+	for number := range mostIntroducing {
+		all.Go(func() {
+			if err := ask(number); !errors.Is(err, transport.ErrCapability) || strings.Contains(err.Error(), "at a time") {
+				t.Errorf("introduction %d: %v", number, err)
+			}
+		})
+	}
+	for range mostIntroducing {
+		c, err := silent.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // before they are waited for
+	}
+	err = ask(mostIntroducing)
+	if !errors.Is(err, transport.ErrCapability) || !strings.Contains(err.Error(), "at a time") {
+		t.Errorf("one more: %v", err)
 	}
 }
 

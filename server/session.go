@@ -39,6 +39,7 @@ type session struct {
 	tickets    bool               // further connections need one
 	used       map[string]bool    // tickets; guarded by sessions.mu
 	introduced uint64             // tickets of that kind, a bit each; guarded by sessions.mu
+	meeting    atomic.Int32       // how many introductions are under way
 	peers      map[uint32]peerUse // of connections of the client's other servers; guarded by sessions.mu
 	grace      time.Duration      // how long it outlives its connections; 0: not at all
 	epochs     map[uint32]uint64  // sockets that its connections have had; guarded by sessions.mu
