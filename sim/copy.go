@@ -97,8 +97,8 @@ func (g *GPU) pageable(p place) bool { return !p.device && g.mem.find(p.addr) ==
 const stagedBytes = 64 << 10 // the driver copies pageable sources up to this size before it returns
 
 // inGPU says that an end of a copy is a GPU's own memory, which the CPU cannot look at.
-func (g *GPU) inGPU(p place) bool {
-	r := g.mem.find(p.addr)
+func (m *memory) inGPU(p place) bool {
+	r := m.find(p.addr)
 	return r != nil && !r.kind.host() && r.kind != regionManaged && !r.syncOps
 }
 
@@ -124,7 +124,7 @@ func (g *GPU) copySync(b *copy3D) cuda.CUresult {
 		return ok
 	}
 	t := g.work.push(s, func(ctx context.Context) error { return g.runCopy(ctx, b) })
-	if !g.inGPU(b.dst) || !g.inGPU(b.src) {
+	if !g.mem.inGPU(b.dst) || !g.mem.inGPU(b.src) {
 		g.work.wait([]*task{t})
 	}
 	return c.failed()
