@@ -108,6 +108,10 @@ func introduce(s *supervisor, c arrival) error {
 		}
 		target.TLS = certificate.Pinned(fingerprint)
 	}
+	if target.TLS == nil && s.wantsTLS(net.TCPAddrFromAddrPort(at)) {
+		return refusef(transport.StatusCapability,
+			"this server sends nothing without TLS to %v, as it takes nothing without TLS from there", at.Addr())
+	}
 	defer x.meeting.Add(-1)
 	if x.meeting.Add(1) > mostIntroducing {
 		return refusef(transport.StatusCapability, "this server makes connections to %d others at a time", mostIntroducing)

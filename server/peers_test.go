@@ -150,6 +150,11 @@ func TestIntroduce(t *testing.T) {
 	if err := ask(first, w, pinned); err != nil {
 		t.Errorf("a server with TLS: %v", err)
 	}
+	strict := serveTLS(t, near)
+	err = ask(strict, strict.open(transport.KindCUDA).welcome, to(second, 1))
+	if !errors.Is(err, transport.ErrCapability) || !strings.Contains(err.Error(), "nothing without TLS to 127.0.0.1") {
+		t.Errorf("a server without TLS, by one that is always to have it: %v", err)
+	}
 	for _, c := range []struct {
 		what   string
 		change func(*transport.Introduction)

@@ -83,7 +83,8 @@ func (s *supervisor) admit(a *arrival, r io.Reader, state *tls.ConnectionState) 
 	return h, cmp.Or(over, err)
 }
 
-// wantsTLS says whether a connection without TLS is refused to a client of that address.
+// wantsTLS says whether a connection without TLS is refused to a client of that address, and none made to a server
+// there.
 func (s *supervisor) wantsTLS(from net.Addr) bool {
 	if s.cfg.Tenants.TLS() == nil || s.cfg.Insecure && !s.cfg.TLSAlways {
 		return false
