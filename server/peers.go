@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -117,6 +118,10 @@ func introduce(s *supervisor, c arrival) error {
 		return refusef(transport.StatusCapability, "this server makes connections to %d others at a time", mostIntroducing)
 	}
 	all, err := connectPeers(s, target, to)
+	if errors.Is(err, transport.ErrNotScuda) { // what another service says is not for the client
+		s.log.Debug("what a client calls another server is none", "peer", c.peer.RemoteAddr(), "error", err)
+		err = transport.ErrNotScuda
+	}
 	if err != nil {
 		return refusef(transport.StatusCapability, "this server cannot connect to the other one: %w", err)
 	}

@@ -186,6 +186,27 @@ func TestIntroduce(t *testing.T) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	go func() {
+		for {
+			c, err := other.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write([]byte("220 a banner of another service\r\n"))
+			defer c.Close()
+		}
+	}()
+	banner := to(second, 1)
+	banner.Address = other.Addr().String()
+	if err := ask(first, w, banner); !errors.Is(err, transport.ErrCapability) || strings.Contains(err.Error(), "220") ||
+		!strings.Contains(err.Error(), "not a scuda server") {
+		t.Errorf("another service: %v", err)
+	}
 	if err := ask(first, w, nil); err == nil || !strings.Contains(err.Error(), "says nothing of the other server") {
 		t.Errorf("nothing: %v", err)
 	}
@@ -193,9 +214,9 @@ func TestIntroduce(t *testing.T) {
 	if err := ask(second, x, to(first, 1)); !errors.Is(err, transport.ErrCapability) {
 		t.Errorf("a server that connects to nobody: %v", err)
 	}
-	other := *w
-	other.Secret = "secret"
-	if err := ask(first, &other, to(second, 1)); !errors.Is(err, transport.ErrSession) {
+	stolen := *w
+	stolen.Secret = "secret"
+	if err := ask(first, &stolen, to(second, 1)); !errors.Is(err, transport.ErrSession) {
 		t.Errorf("somebody else's session: %v", err)
 	}
 	number = mostIntroductions
