@@ -393,11 +393,24 @@ void scuda_mapped_sent(uint64_t stream, uint32_t ptds) {
   mark(server_of(stream), context_of(stream), scuda_stream_key(stream, ptds));
 }
 
+static int can_upload(uint64_t context) { return context && has_stream(context, scuda_context_life(context)); }
+
+/* A context in which there has been a launch on the server, and which has not ended. The kernel that waits may be one
+ * of another context, as all reach the range. */
+static uint64_t context_on(uint32_t server) {
+  const struct scuda_thread *t = scuda_thread();
+  if (SCUDA_LIKELY(t->server == server && can_upload(t->current))) return t->current;
+  for (const struct own_stream *o = atomic_load(&own_streams); o; o = o->next)
+    if (can_upload(o->context) && scuda_slot_server(o->context) == server) return o->context;
+  return 0;
+}
+
 /* A kernel may wait for the program to write to such memory, as it can natively. What the program wrote since goes up
  * past it, exactly the bytes that changed, as the kernel may write others beside them. Only flags do: large ranges, and
  * more changes than those of flags, wait for the next launch. */
-static void publish(uint32_t server, uint64_t context) {
-  if (!has_stream(context, scuda_context_life(context))) return; /* no launch has been made in it, or it is over */
+static void publish(uint32_t server) {
+  const uint64_t context = context_on(server);
+  if (!context) return;
   scuda_lock(&lock);
   const struct mapped *m = list;
   while (m && (m->server != server || !has_flags(m))) m = m->next;
@@ -410,10 +423,7 @@ void scuda_mapped_publish(void) {
       atomic_load(&scuda_captures)) return;
   for (uint32_t server = 0; server < scuda_servers; server++) {
     if (!launched_on(server) && !atomic_load(&ending)) continue;
-    scuda_lock(&marks);
-    uint64_t context = launches[server].context;
-    scuda_unlock(&marks);
-    publish(server, context);
+    publish(server);
   }
 }
 
