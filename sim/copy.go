@@ -10,6 +10,10 @@ import (
 type copy3D struct {
 	dst, src             place
 	width, height, depth uint64
+
+	// Between contexts, by a synchronous form. With the driver it comes before all later work of both, and the caller
+	// does not wait; here he does.
+	peer bool
 }
 
 // rows says whether it has several.
@@ -124,7 +128,7 @@ func (g *GPU) copySync(b *copy3D) cuda.CUresult {
 		return ok
 	}
 	t := g.work.push(s, func(ctx context.Context) error { return g.runCopy(ctx, b) })
-	if !g.mem.inGPU(b.dst) || !g.mem.inGPU(b.src) {
+	if b.peer || !g.mem.inGPU(b.dst) || !g.mem.inGPU(b.src) {
 		g.work.wait([]*task{t})
 	}
 	return c.failed()
@@ -205,7 +209,9 @@ func (g *GPU) CuMemcpyAsync(dst, src cuda.CUdeviceptr, n uint64, s cuda.CUstream
 
 func (g *GPU) CuMemcpyPeer(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext,
 	n uint64) cuda.CUresult {
-	return g.copySync(line(onDevice(dst), onDevice(src), n))
+	b := line(onDevice(dst), onDevice(src), n)
+	b.peer = true
+	return g.copySync(b)
 }
 
 func (g *GPU) CuMemcpyPeerAsync(dst cuda.CUdeviceptr, _ cuda.CUcontext, src cuda.CUdeviceptr, _ cuda.CUcontext,
@@ -256,7 +262,12 @@ func as3D(p *cuda.CUDA_MEMCPY3D_PEER) *cuda.CUDA_MEMCPY3D {
 }
 
 func (g *GPU) CuMemcpy3DPeer(p *cuda.CUDA_MEMCPY3D_PEER) cuda.CUresult {
-	return g.CuMemcpy3D_v2(as3D(p))
+	b, r := g.copyFrom3D(as3D(p))
+	if r != ok {
+		return r
+	}
+	b.peer = true
+	return g.copySync(b)
 }
 
 func (g *GPU) CuMemcpy3DPeerAsync(p *cuda.CUDA_MEMCPY3D_PEER, s cuda.CUstream) cuda.CUresult {

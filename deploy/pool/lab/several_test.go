@@ -155,6 +155,7 @@ func TestSeveralKilled(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	b.start()
+	l.until("the server is back", func(st *plan.State) bool { return b.of(st) != nil })
 	p = l.run("vision", short)
 	p.await("it has ")
 	p.kill(syscall.SIGKILL)
