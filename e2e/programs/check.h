@@ -25,6 +25,14 @@
     if (!(cond)) FAIL(__VA_ARGS__); \
   } while (0)
 
+// PTX of a kernel await(p, v): it waits until the word at p is v, and writes v beside it.
+static inline const char *await_ptx(void) {
+  return ".version 7.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
+    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; "
+    "@%q bra again;\nst.volatile.global.u32 [%a+4], %v; ret;\n}\n";
+}
+
 static inline const char *error_name(int r) {
   const char *name = "?";
   cuGetErrorName((CUresult)r, &name);

@@ -76,11 +76,6 @@ static void wait(enum waits how, CUstream s, CUevent e, CUmodule other) {
 // A kernel that waits for the program to write to the memory, which may then be asked about or waited for, in whatever
 // way; and one that writes beside the flag.
 static void latch(void) {
-  static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
-    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; "
-    "@%q bra again;\n"
-    "st.volatile.global.u32 [%a+4], %v; ret;\n}\n";
   CUmodule m, other;
   pthread_t another;
   CUfunction await;
@@ -88,7 +83,7 @@ static void latch(void) {
   CUevent e;
   volatile uint32_t *flag;
   const CUDA_ARRAY_DESCRIPTOR d = {WIDTH, 1, CU_AD_FORMAT_UNSIGNED_INT8, 1};
-  CK(cuModuleLoadData(&m, ptx));
+  CK(cuModuleLoadData(&m, await_ptx()));
   CK(cuModuleGetFunction(&await, m, "await"));
   CK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
   CK(cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_DEVICEMAP));
@@ -101,7 +96,7 @@ static void latch(void) {
   for (uint32_t round = 1; round <= 2 * WAYS; round++) {
     CUdeviceptr p = (CUdeviceptr)(uintptr_t)flag;
     void *args[] = {&p, &round};
-    CK(cuModuleLoadData(&other, ptx));
+    CK(cuModuleLoadData(&other, await_ptx()));
     flag[0] = 0;
     CK(cuLaunchKernel(await, 1, 1, 1, 1, 1, 1, 0, s, args, NULL));
     CK(cuEventRecord(e, s));
@@ -132,10 +127,6 @@ static void latch(void) {
 
 // The last launch was in another context, which has ended meanwhile.
 static void ended(void) {
-  static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
-    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; "
-    "@%q bra again;\nret;\n}\n";
   CUcontext contexts[2];
   CUmodule m[2];
   CUdevice d;
@@ -148,7 +139,7 @@ static void ended(void) {
   p = (CUdeviceptr)(uintptr_t)flag;
   for (int i = 0; i < 2; i++) {
     CK(cuCtxCreate_v2(&contexts[i], 0, d));
-    CK(cuModuleLoadData(&m[i], ptx));
+    CK(cuModuleLoadData(&m[i], await_ptx()));
   }
   flag[0] = 0;
   CK(cuCtxSetCurrent(contexts[0]));

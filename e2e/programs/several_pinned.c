@@ -108,14 +108,10 @@ static void freed_early(void) {
 // A kernel waits for what the program writes before it asks for a copy. The copy waits for the kernel, so the flag goes
 // ahead of it: the copy is of the other GPU's memory, or of both, in the kernel's stream.
 static void flags(void) {
-  static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry await(.param .u64 p, .param .u32 v) {\n.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;\n"
-    "ld.param.u64 %a, [p]; ld.param.u32 %v, [v];\nagain: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; "
-    "@%q bra again;\nret;\n}\n";
   CUmodule m;
   CUdeviceptr p;
   use(0);
-  CK(cuModuleLoadData(&m, ptx));
+  CK(cuModuleLoadData(&m, await_ptx()));
   CUfunction await = function(m, "await");
   volatile uint32_t *flag;
   float *host = malloc(BIG), *back = malloc(BIG);
