@@ -24,6 +24,8 @@ type Conn interface {
 	// Wait waits for any of the events, at most timeout (negative: without limit), and says which came. A failed
 	// connection counts as both.
 	Wait(ev Events, timeout time.Duration) (Events, error)
+	// WaitOr is Wait, which also ends when w was rung since its last look; w may be nil.
+	WaitOr(ev Events, timeout time.Duration, w *Waker) (Events, error)
 	// Shutdown ends the stream both ways and wakes all that wait; Close also releases the descriptor, after which no call
 	// may be in progress.
 	Shutdown()
@@ -199,6 +201,10 @@ func (c *tcpConn) recvmsg(bufs [][]byte) (int, unix.Errno) {
 }
 
 func (c *tcpConn) Wait(ev Events, timeout time.Duration) (Events, error) {
+	return c.WaitOr(ev, timeout, nil)
+}
+
+func (c *tcpConn) WaitOr(ev Events, timeout time.Duration, w *Waker) (Events, error) {
 	var want int16
 	if ev&Readable != 0 {
 		if c.early.Load() {
@@ -216,8 +222,17 @@ func (c *tcpConn) Wait(ev Events, timeout time.Duration) (Events, error) {
 		t := unix.NsecToTimespec(int64(timeout))
 		ts = &t
 	}
+	both := [2]unix.PollFd{{Fd: int32(c.fd), Events: want}}
+	fds := both[:1]
+	if w != nil {
+		defer w.asleep.Store(false)
+		if !w.sleeps() {
+			return 0, nil
+		}
+		both[1] = unix.PollFd{Fd: int32(w.fd), Events: unix.POLLIN}
+		fds = both[:]
+	}
 	for {
-		fds := []unix.PollFd{{Fd: int32(c.fd), Events: want}}
 		n, err := unix.Ppoll(fds, ts, nil)
 		if errors.Is(err, unix.EINTR) {
 			if ts != nil {
@@ -231,8 +246,11 @@ func (c *tcpConn) Wait(ev Events, timeout time.Duration) (Events, error) {
 		if n == 0 {
 			return 0, nil
 		}
+		if both[1].Revents != 0 {
+			w.take()
+		}
 		var got Events
-		re := fds[0].Revents
+		re := both[0].Revents
 		if re&(unix.POLLIN|unix.POLLRDHUP) != 0 {
 			got |= Readable
 		}

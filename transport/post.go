@@ -23,7 +23,7 @@ func (r *Resumable) Post(bufs [][]byte) error {
 		case r.isFull():
 			_, err = r.Wait(Writable, -1)
 		default:
-			_, err = r.poll(Writable, time.Second) // it ends with the socket, and then there is nothing to wait for
+			_, err = r.poll(Writable, time.Second, nil) // it ends with the socket, and then there is nothing to wait for
 		}
 		if err != nil {
 			return err

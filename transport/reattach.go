@@ -90,7 +90,7 @@ func (r *Resumable) Attach(c net.Conn, received uint64) error {
 		if done || r.state.Load() != resumeAttached {
 			return nil
 		}
-		if _, err := r.poll(Writable, time.Second); err != nil {
+		if _, err := r.poll(Writable, time.Second, nil); err != nil {
 			return nil // whoever uses it finds the same
 		}
 	}

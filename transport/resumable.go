@@ -424,6 +424,11 @@ func (r *Resumable) readAheadLocked() {
 
 // Wait waits for what [Conn] says. While the stream has no socket nothing happens.
 func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
+	return r.WaitOr(ev, timeout, nil)
+}
+
+// WaitOr waits for what [Conn] says. While the stream has no socket nobody is woken.
+func (r *Resumable) WaitOr(ev Events, timeout time.Duration, w *Waker) (Events, error) {
 	deadline := time.Time{}
 	if timeout >= 0 {
 		deadline = time.Now().Add(timeout)
@@ -441,7 +446,7 @@ func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
 		return max(0, time.Until(deadline))
 	}
 	for first := true; ; first = false {
-		if !first && timeout >= 0 && left() == 0 {
+		if !first && (timeout >= 0 && left() == 0 || w.isRung()) {
 			return 0, nil
 		}
 		seen := r.changed.Now()
@@ -458,7 +463,7 @@ func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
 			r.changed.AwaitFor(seen, left())
 			continue
 		}
-		got, err := r.look(ev, seen, left())
+		got, err := r.look(ev, seen, left(), w)
 		if got != 0 || err != nil {
 			return got, err
 		}
@@ -467,7 +472,7 @@ func (r *Resumable) Wait(ev Events, timeout time.Duration) (Events, error) {
 
 // look waits for the socket, at most so long, and does what nobody else may do: a full window waits for news of the
 // peer, and what the peer has to be told goes out.
-func (r *Resumable) look(ev Events, seen uint32, most time.Duration) (Events, error) {
+func (r *Resumable) look(ev Events, seen uint32, most time.Duration, w *Waker) (Events, error) {
 	want, full := ev, ev&Writable != 0 && r.isFull()
 	if full {
 		want = want&^Writable | Readable
@@ -482,7 +487,7 @@ func (r *Resumable) look(ev Events, seen uint32, most time.Duration) (Events, er
 	if r.owes.Load() {
 		want |= Writable
 	}
-	got, err := r.poll(want, most)
+	got, err := r.poll(want, most, w)
 	if err != nil {
 		return 0, err
 	}
@@ -506,13 +511,13 @@ func (r *Resumable) look(ev Events, seen uint32, most time.Duration) (Events, er
 }
 
 // poll waits for the socket, if there is one.
-func (r *Resumable) poll(want Events, most time.Duration) (Events, error) {
+func (r *Resumable) poll(want Events, most time.Duration, w *Waker) (Events, error) {
 	r.pollers.Add(1)
 	defer r.pollers.Add(-1)
 	if r.state.Load() != resumeAttached {
 		return 0, nil
 	}
-	return r.socket.Load().Wait(want, most)
+	return r.socket.Load().WaitOr(want, most, w)
 }
 
 // awaitPollers returns when nobody asks the kernel about the descriptor any more. The socket has been shut down, which

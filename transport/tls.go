@@ -254,10 +254,14 @@ func (c *tlsConn) Recv(bufs [][]byte) (int, error) {
 }
 
 func (c *tlsConn) Wait(ev Events, timeout time.Duration) (Events, error) {
+	return c.WaitOr(ev, timeout, nil)
+}
+
+func (c *tlsConn) WaitOr(ev Events, timeout time.Duration, w *Waker) (Events, error) {
 	if ev&Readable != 0 && c.stream.In.Ready() {
 		return Readable, nil
 	}
-	return c.tcpConn.Wait(ev, timeout)
+	return c.tcpConn.WaitOr(ev, timeout, w)
 }
 
 // ConnOf makes a [Conn] of a connection, with or without TLS, which it closes: the descriptor is another one.

@@ -78,7 +78,10 @@ func (h *peerPath) Sent(p bulk.Piece, arrived bool) {
 }
 
 // Changed is told of changes of the state.
-func (h *peerPath) Changed() { h.p.out.Changed() }
+func (h *peerPath) Changed() {
+	h.p.out.Changed()
+	h.p.ps.waker.Ring() // memory is lent, or not, to the other way
+}
 
 // Broken is told of the end of the control connection: everything goes by TCP then, if nothing is lost.
 func (h *peerPath) Broken(err error, underWay bool) {
@@ -86,5 +89,5 @@ func (h *peerPath) Broken(err error, underWay bool) {
 		h.p.fail(err)
 		return
 	}
-	h.p.out.Changed()
+	h.Changed()
 }

@@ -44,6 +44,7 @@ type peers struct {
 	*base
 	loop    peersLoop
 	profile *profile
+	waker   *transport.Waker // of the executor
 
 	rdmaSlots int    // that the session has for its client; fewer than [leastRDMASlots]: it has no RDMA
 	device    string // see [rdma.Choose]
@@ -88,18 +89,9 @@ type peer struct {
 	users atomic.Int32 // connections that may read or write it
 }
 
-// peerMemory is what chunks go through. It is used again when the connections have ended for which it was made.
-type peerMemory struct {
-	mem      []byte
-	arena    arena    // a part of it, for what is said to the driver: a command has the session's
-	owner    *context // in which the driver has page-locked it
-	all      []*slot
-	up, down []*slot // of them: for what comes, and for what goes
-	landing  []*slot // of them: in which chunks arrive by RDMA
-}
-
 func newPeers(s *Session, cfg *Config) peers {
-	return peers{base: &s.base, loop: s, profile: &s.profile, rdmaSlots: cfg.RDMASlots, device: cfg.RDMADevice,
+	return peers{base: &s.base, loop: s, profile: &s.profile, waker: s.waker,
+		rdmaSlots: cfg.RDMASlots, device: cfg.RDMADevice,
 		list: make(map[uint32]*peer), copies: make(map[peerCopyName]*peerReceive)}
 }
 
@@ -115,6 +107,7 @@ func (ps *peers) at(number, epoch uint32) *peer {
 			}
 		}
 		p = &peer{ps: ps, number: number, epoch: epoch, in: bulk.NewInbound()}
+		p.in.Tell(ps.waker.Ring)
 		ps.list[number] = p
 	case p.epoch > epoch:
 		return nil
@@ -156,6 +149,7 @@ func (ps *peers) attach(line *transport.Line, number, epoch uint32, count int) e
 	p.count, p.conns = count, append(p.conns, conn)
 	p.in.Stream()
 	p.out.Fallback()
+	ps.waker.Ring()
 	p.users.Add(1)
 	var both sync.WaitGroup
 	both.Go(func() { p.fail(conn.Receive(p.in)) })
@@ -181,16 +175,8 @@ func (ps *peers) attachPath(line *transport.Line, number, epoch uint32, dial boo
 		return errors.New("a control connection of RDMA with another server that the session does not expect")
 	}
 	p.path = &peerPath{p: p, control: line, dial: dial}
+	ps.waker.Ring()
 	return nil
-}
-
-// hasMemory notes that there is memory, which is kept when others take the place of the connections, as they may have
-// done by now: only such peers are kept, as a client can have others take their place without end. ps.mu is held.
-func (p *peer) hasMemory() {
-	p.laid = true
-	if p.ps.list[p.number] != p {
-		p.ps.old = append(p.ps.old, p)
-	}
 }
 
 // hasRDMA says whether the session may use RDMA.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
@@ -123,6 +124,40 @@ func TestPeers(t *testing.T) {
 		if !bytes.Equal(s.of[to].download(at[to], int(n), 0), data) {
 			t.Errorf("%d bytes differ", n)
 		}
+	}
+}
+
+// waited counts the waits for a connection that have ended.
+type waited struct {
+	transport.Conn
+	times atomic.Int64
+}
+
+func (c *waited) WaitOr(ev transport.Events, timeout time.Duration, w *transport.Waker) (transport.Events, error) {
+	defer c.times.Add(1)
+	return c.Conn.WaitOr(ev, timeout, w)
+}
+
+// While nothing comes from another server the executor sleeps; what comes wakes it.
+func TestPeersSleep(t *testing.T) {
+	var conn waited
+	counted := func(cfg *Config) { conn.Conn, cfg.Conn = cfg.Conn, &conn }
+	s := &servers{t: t, of: [2]*client{connect(t), connect(t, counted)}}
+	s.join(2)
+	const n = 3 << 20
+	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
+	s.receive(1, line(dst, src, n), 1)
+	end := s.await(1, 1)
+	time.Sleep(50 * time.Millisecond) // of looking around
+	before := conn.times.Load()
+	const quiet = 500 * time.Millisecond
+	time.Sleep(quiet)
+	if looks := conn.times.Load() - before; looks > int64(quiet/napStalled)+1 {
+		t.Errorf("%d looks in %v", looks, quiet)
+	}
+	s.send(0, line(dst, src, n), 1)
+	if r, come := s.arrived(1, end); r != cuda.CUDA_SUCCESS || come != n {
+		t.Errorf("%v, %d have come", r, come)
 	}
 }
 

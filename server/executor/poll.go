@@ -8,9 +8,12 @@ import (
 )
 
 // pending says whether anything has to be looked at between commands.
-func (s *Session) pending() bool {
+func (s *Session) pending() bool { return mustLook(s) || s.peers.pending() }
+
+// mustLook says whether that includes what only a look shows, beside copies between servers.
+func mustLook(s *Session) bool {
 	return len(s.waits.list) > 0 || len(s.waits.watches) > 0 || s.copies.pending() || s.turns.active ||
-		s.collectives.underWay > 0 || s.peers.pending()
+		s.collectives.underWay > 0
 }
 
 // poll looks at everything pending, once. It says whether something was completed.

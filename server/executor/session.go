@@ -126,8 +126,9 @@ type Session struct {
 	collectives collectives
 	peers       peers
 
-	conn transport.Conn
-	left bool // the program has taken its leave
+	conn  transport.Conn
+	waker *transport.Waker // ends the executor's wait for it
+	left  bool             // the program has taken its leave
 
 	in       input
 	out      output
@@ -176,6 +177,9 @@ func New(cfg Config) (*Session, error) {
 		beat:      cfg.Beat,
 		stopped:   make(chan struct{}),
 		noSupport: make(map[uint16]bool),
+	}
+	if s.waker, err = transport.NewWaker(); err != nil {
+		return nil, err
 	}
 	s.handles = &handles{Table: table, b: &s.base, tokens: tokens{sharer: cfg.Sharer}}
 	s.callback.rouse, s.callback.broken = s.pulse.rouse, s.callbackBroken
@@ -286,6 +290,7 @@ func (s *Session) Run() error {
 	s.out.pumps.Wait()
 	watch.Wait()
 	s.conn.Close()
+	s.waker.Close()
 	return err
 }
 
@@ -342,6 +347,7 @@ func (s *Session) loop() (err error) {
 				return err
 			}
 		}
+		s.waker.Look()
 		if s.pending() && s.poll() {
 			progress = true
 		}
@@ -392,8 +398,15 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 			s.look()
 			return nil
 		}
-		if timeout = min(max(napPending, quiet/napShare), napMost); !flushed { // the client's reading ends it at once
+		switch {
+		case !flushed: // the client's reading ends it at once
 			timeout = napTime(quiet)
+		case mustLook(s):
+			timeout = min(max(napPending, quiet/napShare), napMost)
+		case s.peers.watches(): // other chunks are on their way meanwhile
+			timeout = min(max(napPending, quiet/2), napLongest)
+		default: // others wake it, unless it is for patience
+			timeout = napStalled
 		}
 	case quiet < spinIdle && flushed:
 		s.look()
@@ -408,7 +421,7 @@ func (s *Session) idle(quiet time.Duration, flushed bool) error {
 			return err
 		}
 	}
-	_, err := s.conn.Wait(ev, timeout)
+	_, err := s.conn.WaitOr(ev, timeout, s.waker)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"scuda.dev/scuda/api/cuda"
+	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 )
 
@@ -36,14 +37,18 @@ type slot struct {
 	index uint32           // among those
 	st    *stream          // on which the event is, where the slot is not of a pool
 
-	receive *peerReceive // of another server, whose chunk the GPU copies out of it; nil: of nobody
+	receive *peerReceive     // of another server, whose chunk the GPU copies out of it; nil: of nobody
+	waker   *transport.Waker // rung when the slot is free; nil: the executor looks
 }
 
 // Bytes is the slot's memory, for a chunk that arrives in it.
 func (sl *slot) Bytes() []byte { return sl.mem }
 
 // Sent makes the slot free when its chunk has left.
-func (sl *slot) Sent() { sl.free.Store(true) }
+func (sl *slot) Sent() {
+	sl.free.Store(true)
+	sl.waker.Ring()
+}
 
 // takeFree gives a slot that is free, and takes it; nil: there is none.
 func takeFree(slots []*slot) *slot {

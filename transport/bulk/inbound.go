@@ -22,6 +22,7 @@ type Inbound struct {
 	starving int      // chunks of this transfer that have come and find no memory
 	got      []Arrival
 	taken    []Arrival // those that the owner works on
+	tell     func()    // see [Inbound.Tell]
 }
 
 var _ Receiver = (*Inbound)(nil)
@@ -40,6 +41,17 @@ func NewInbound() *Inbound {
 	in := &Inbound{}
 	in.news = sync.NewCond(&in.mu)
 	return in
+}
+
+// Tell has fn called whenever there is something to take, to lend memory for, or an error, from then on. It must not
+// wait. It is called before the first chunk can come.
+func (in *Inbound) Tell(fn func()) { in.tell = fn }
+
+// told is called with mu held.
+func (in *Inbound) told() {
+	if in.tell != nil {
+		in.tell()
+	}
 }
 
 // Begin begins to take a transfer. Chunks that came before their turn are waited for no longer.
@@ -127,6 +139,7 @@ func (in *Inbound) Room(c Chunk) (Buffer, error) {
 	for in.err == nil && !(in.taking && in.seq == c.Seq && len(in.free) > 0) {
 		if in.taking && in.seq == c.Seq {
 			in.starving++
+			in.told()
 			in.news.Wait()
 			in.starving--
 		} else {
@@ -151,6 +164,7 @@ func (in *Inbound) Arrived(c Chunk, b Buffer) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.got = append(in.got, Arrival{c, b})
+	in.told()
 }
 
 // Abandoned takes memory back that Room gave.
@@ -168,5 +182,6 @@ func (in *Inbound) Fail(why error) (expected bool) {
 	}
 	in.err = why
 	in.news.Broadcast()
+	in.told()
 	return in.taking
 }

@@ -13,7 +13,8 @@ import (
 // Outbound has the transfers of one side of a session and chooses the sender of every piece. The zero value is ready.
 type Outbound struct {
 	mu        sync.Mutex
-	work      transport.Bell // rung with mu held
+	work      transport.Bell // for the fallbacks; both are rung with mu held, where there is something to do
+	first     transport.Bell // for the preferred sender
 	err       error          // why nothing will be sent any more
 	lost      bool           // a fallback broke within a piece
 	preferred atomic.Pointer[preference]
@@ -21,8 +22,9 @@ type Outbound struct {
 	fresh       []*Transfer // what of them has not been cut off yet may go by any sender; in the order of the commands
 	returned    []Piece     // what has to go by a fallback; in order, too
 	fallbacks   int
-	sending     int // pieces that fallbacks are sending
-	outstanding int // bytes that the preferred sender has
+	sending     int  // pieces that fallbacks are sending
+	outstanding int  // bytes that the preferred sender has
+	detours     bool // it waits until it has none
 	pieces      atomic.Int32
 	unsettled   map[*Transfer]struct{}
 	stranded    []Piece // that came back and that no fallback can read
@@ -36,7 +38,7 @@ func (o *Outbound) Prefer(s Sender) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.preferred.Store(&preference{s})
-	o.work.Ring()
+	o.ring()
 }
 
 // State is that of the preferred sender; where there is none, [Down].
@@ -65,7 +67,7 @@ func (o *Outbound) Add(t *Transfer) bool {
 	}
 	t.chunk = chunkBytes(t.Bytes, o.fallbacks, least)
 	o.fresh = append(o.fresh, t)
-	o.work.Ring()
+	o.ring()
 	return true
 }
 
@@ -147,7 +149,7 @@ func (o *Outbound) settle(p Piece, arrived bool) {
 	} else {
 		o.giveBack(p)
 	}
-	o.work.Ring()
+	o.ring()
 }
 
 // Stranded gives the pieces that came back and that no fallback can read, and forgets them. For each of them
@@ -169,14 +171,14 @@ func (o *Outbound) Rescued(p Piece) {
 	defer o.mu.Unlock()
 	o.takeBack(p)
 	o.sent(p.Transfer, p.N)
-	o.work.Ring()
+	o.ring()
 }
 
 // Changed is told by the preferred sender of a change of its state.
 func (o *Outbound) Changed() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.work.Ring()
+	o.ring()
 }
 
 // sent notes that the sending of n bytes is over. mu is held.
@@ -210,7 +212,7 @@ func (o *Outbound) giveBack(p Piece) {
 		return cmp.Or(cmp.Compare(t.Seq, u.Seq), cmp.Compare(t.Offset+uint64(a.Off), u.Offset+uint64(p.Off)))
 	})
 	o.returned = slices.Insert(o.returned, i, p)
-	o.work.Ring()
+	o.ring()
 }
 
 // cut takes the next piece that no sender has had. mu is held.
@@ -224,17 +226,31 @@ func (o *Outbound) cut(chunk int) Piece {
 }
 
 // await returns once something is so, or nothing is sent any more. mu is held, and let go meanwhile.
-func (o *Outbound) await(so func() bool) {
+func (o *Outbound) await(b *transport.Bell, so func() bool) {
 	for {
-		seen := o.work.Now()
+		seen := b.Now()
 		if o.err != nil || so() {
 			return
 		}
 		o.mu.Unlock()
-		o.work.Await(seen)
+		b.Await(seen)
 		o.mu.Lock()
 	}
 }
+
+// ring wakes those who have something to do after a change. Most changes are for one sender, and the others would wake
+// for nothing with each chunk. mu is held.
+func (o *Outbound) ring() {
+	if o.err != nil || o.claimable() {
+		o.work.Ring()
+	}
+	if o.err != nil || o.cuttable() || o.detours && o.outstanding == 0 {
+		o.first.Ring()
+	}
+}
+
+// cuttable says whether the preferred sender has something to send. mu is held.
+func (o *Outbound) cuttable() bool { return len(o.fresh) > 0 && o.State() == Up }
 
 // claimable says whether a fallback has something to send. What the preferred sender gave back goes first, so that on
 // every fallback pieces stand in the order of their commands; and nothing goes that way before it is known what of
@@ -305,7 +321,7 @@ func (o *Outbound) Feed(s Sender) error {
 			o.mu.Lock()
 		}
 		if err == nil {
-			o.await(o.claimable)
+			o.await(&o.work, o.claimable)
 			err = o.err
 		}
 		if err != nil {
@@ -372,7 +388,7 @@ func (o *Outbound) FeedPreferred() {
 			o.settle(refused, false)
 			refused = Piece{}
 		}
-		o.await(func() bool { return len(o.fresh) > 0 && s.State() == Up })
+		o.await(&o.first, o.cuttable)
 		if o.err != nil {
 			o.mu.Unlock()
 			return
@@ -402,7 +418,9 @@ func (o *Outbound) FeedPreferred() {
 // detour has the rest of a transfer whose memory cannot be registered go by the fallbacks, when all that the preferred
 // sender has is settled: what it might give back has to go first. mu is held, and let go meanwhile.
 func (o *Outbound) detour(t *Transfer) {
-	o.await(func() bool { return o.outstanding == 0 })
+	o.detours = true
+	o.await(&o.first, func() bool { return o.outstanding == 0 })
+	o.detours = false
 	if o.err != nil || len(o.fresh) == 0 || o.fresh[0] != t || o.State() != Up {
 		return
 	}
@@ -436,7 +454,7 @@ func (o *Outbound) Fail(why error) (lost bool) {
 		o.drop(t, n, why)
 	}
 	o.returned, o.fresh = nil, nil
-	o.work.Ring()
+	o.ring()
 	return lost
 }
 
