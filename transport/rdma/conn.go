@@ -25,9 +25,9 @@ const (
 	lookEvery  = 200 * time.Millisecond               // whether the device is still there
 	pollBatch  = 64
 	extraSends = 64 // requests beside messages: measuring, windows
-	// A chunk is written in pieces, each with a completion for the sender, while the peer hears of the last one only. So
-	// the device gets work before it has used up what it has; one in software does part of its work in the time of whoever
-	// posts, and all of the rest in that of the packets that arrive.
+	// A chunk is written in pieces, of so many bytes at most, each with a completion for the sender, while the peer hears
+	// of the last one only. So the device gets work before it has used up what it has; one in software does part of its
+	// work in the time of whoever posts, and all of the rest in that of the packets that arrive.
 	pieceBytes = 256 << 10
 	chunkSends = 1 + transport.MaxChunk/pieceBytes // a chunk's requests at most: its header and its pieces
 )
@@ -72,6 +72,7 @@ type conn struct {
 	began   bool
 	known   bool // the peer has this side's answer, or made it: credits may follow
 	usable  bool // messages may be sent
+	piece   int  // bytes of a piece of one
 	gone    bool // the queue pair is being freed, nothing may be posted any more; guarded by the link's lock
 	windows windows
 
@@ -98,7 +99,7 @@ var errSlots = errors.New("RDMA's own memory cannot be registered")
 func openConn(
 	parent context.Context, place *Place, epoch uint64, depth int, slots, source Memory,
 ) (c *conn, err error) {
-	c = &conn{epoch: epoch, place: place}
+	c = &conn{epoch: epoch, place: place, piece: pieceBytes}
 	c.ctx, c.cancel = context.WithCancelCause(parent)
 	defer func() {
 		if err != nil {

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,7 +198,12 @@ func (l *Link[M]) ready(h transport.MessageHeader) error {
 		l.mu.Unlock()
 		return fmt.Errorf("%w: %d chunks at once", ring.ErrProtocol, h.ID)
 	}
+	if h.Result != 0 && (h.Result < 4096 || h.Result > pieceBytes) { // 0: of an older release
+		l.mu.Unlock()
+		return fmt.Errorf("%w: pieces of %d bytes", ring.ErrProtocol, h.Result)
+	}
 	l.window = int(h.ID)
+	c.piece = cmp.Or(int(h.Result), pieceBytes)
 	l.use(c, int(h.Aux))
 	l.mu.Unlock()
 	l.cfg.Handler.Changed()
@@ -211,7 +217,8 @@ func (l *Link[M]) use(c *conn, chunk int) {
 	l.cfg.Stats.Established.Add(1)
 	l.cfg.Stats.Paths.Add(1)
 	l.setState(bulk.Up)
-	l.log.Info("big copies go over RDMA", "path", c.describeText(), "chunk", chunk, "in_flight", l.limit)
+	l.log.Info("big copies go over RDMA", "path", c.describeText(), "chunk", chunk, "piece", c.piece, "in_flight",
+		l.limit)
 }
 
 func (c *conn) describeText() string {
@@ -260,7 +267,8 @@ func (l *Link[M]) tryOut(ctx context.Context, c *conn) error {
 		l.sayCredit()
 	}
 	l.mu.Unlock()
-	chunk, limit, window, err := newTrial(ctx, l, c).run()
+	chunk := min(transport.MaxChunk, max(c.peer.SlotBytes, probeLeast))
+	p, err := newTrial(ctx, l, c).run(chunk)
 	if err != nil {
 		c.cancel(err)
 		return fmt.Errorf("the path does not work: %w", err)
@@ -271,9 +279,9 @@ func (l *Link[M]) tryOut(ctx context.Context, c *conn) error {
 	if c.ctx.Err() != nil {
 		return context.Cause(c.ctx)
 	}
-	l.limit, l.window = limit, window
+	l.limit, l.window, c.piece = p.limit, p.window, p.piece
 	l.control.say(transport.MessageHeader{
-		Type: transport.MsgPathReady, ID: uint32(window), Seq: c.epoch, Aux: uint64(chunk),
+		Type: transport.MsgPathReady, ID: uint32(p.window), Seq: c.epoch, Aux: uint64(chunk), Result: int32(p.piece),
 	}, nil)
 	l.use(c, chunk)
 	return nil

@@ -4,22 +4,21 @@ import (
 	"context"
 	"time"
 
-	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/verbs"
 )
 
 const (
 	probeLeast = 128 << 10
-	probeFirst = 32 << 10 // the first size, and the chunk of a path that is very slow
-	// a chunk takes no longer: the device expects a sign of the peer, which comes with a chunk's end, within ackTime
-	probePace   = ackTime / 4
+	probeFirst = 32 << 10 // the first size, and the pieces of a path that is very slow
+	// a piece takes no longer: the device expects a sign of the peer, which comes with a write's end, within ackTime
+	probePace   = ackTime / 2
 	probeTime   = 8 * time.Millisecond   // for each size
 	probeTotal  = 150 * time.Millisecond // for all: on a slow path the larger sizes are left out
 	probePasses = 4
 	probeMost   = 64 // writes of each size
 	probeDepth  = 4
 	probeFewest = 2
-	// of the best: a larger chunk costs both ends less, in what is not measured here as well
+	// of the best: a larger piece costs the sender less, in what is not measured here as well
 	goodEnough = 0.85
 	// chunks for so long are kept under way: until the word of their arrival is here, on a busy machine as well
 	ahead      = 250 * time.Millisecond
@@ -43,30 +42,39 @@ func newTrial[M any](ctx context.Context, l *Link[M], c *conn) *trial[M] {
 	return &trial[M]{ctx: ctx, link: l, conn: c}
 }
 
-// run writes into granted slots and finds the chunk size of the highest bandwidth, how many chunks keep the path busy,
-// and how many pieces of them the device. It proves at the same time that the path works. Without slots or memory the
-// usual size is taken.
-func (t *trial[M]) run() (chunk, limit, window int, err error) {
+// plan is how chunks are sent over a path.
+type plan struct {
+	piece  int // bytes of a piece of one
+	limit  int // chunks that are under way at most
+	window int // pieces of them that the device has at most
+}
+
+// run writes into granted slots and finds the size of pieces of the highest bandwidth, how many chunks keep the path
+// busy, and how many pieces of them the device. It proves at the same time that the path works. Without slots or memory
+// the usual sizes are taken.
+func (t *trial[M]) run(chunk int) (plan, error) {
 	depth := t.link.depth
-	chunk, limit, window = min(transport.MaxChunk, max(t.conn.peer.SlotBytes, probeLeast)), depth, depth
+	p := plan{min(chunk, pieceBytes), depth, depth}
+	var err error
 	if t.slots, err = t.awaitCredits(); err != nil || len(t.slots) == 0 {
-		return chunk, limit, window, err
+		return p, err
 	}
 	var free func()
-	if t.mem, t.r, free, err = t.link.own.forTrial(t.conn, chunk, t.link.cfg.Stats); err != nil {
-		return chunk, limit, window, nil // uploads will find out as well
+	if t.mem, t.r, free, err = t.link.own.forTrial(t.conn, p.piece, t.link.cfg.Stats); err != nil {
+		return p, nil // uploads will find out as well
 	}
 	defer free()
 	began := time.Now()
-	rates, best, err := survey(chunk, t.probe, func() bool { return time.Since(began) >= probeTotal })
+	rates, best, err := survey(p.piece, t.probe, func() bool { return time.Since(began) >= probeTotal })
 	if err != nil {
-		return chunk, limit, window, err
+		return p, err
 	}
-	chunk = pickChunk(rates, best)
 	enough := func(span time.Duration, bytes, least int) int {
 		return min(max(int(best*span.Seconds())/bytes+1, least), depth)
 	}
-	return chunk, enough(ahead, chunk, leastAhead), enough(atDevice, min(chunk, pieceBytes), leastAt), nil
+	p.piece = pickPiece(rates, best)
+	p.limit, p.window = enough(ahead, chunk, leastAhead), enough(atDevice, p.piece, leastAt)
+	return p, nil
 }
 
 // survey measures the sizes up to the largest. A moment in which a process had no processor must not decide for as long
@@ -90,22 +98,22 @@ func survey(
 	return rates, best, nil
 }
 
-// paced says whether chunks of a size are through in time at a rate.
+// paced says whether pieces of a size are through in time at a rate.
 func paced(size int, rate float64) bool { return float64(size) <= rate*probePace.Seconds() }
 
-// pickChunk chooses the largest size among those that were measured whose rate is near the best, and on slow paths one
-// that is through in time.
-func pickChunk(rates map[int]float64, best float64) int {
-	chunk := probeLeast
-	for size := probeLeast; size <= transport.MaxChunk; size *= 2 {
+// pickPiece chooses the largest size among those that were measured whose rate is near the best, and on slow paths one
+// that is through in time. Chunks are as large as slots all the same: each costs both ends more than the device sees.
+func pickPiece(rates map[int]float64, best float64) int {
+	piece := probeLeast
+	for size := probeLeast; size <= pieceBytes; size *= 2 {
 		if rates[size] >= goodEnough*best {
-			chunk = size
+			piece = size
 		}
 	}
-	for chunk > probeFirst && !paced(chunk, best) {
-		chunk /= 2
+	for piece > probeFirst && !paced(piece, best) {
+		piece /= 2
 	}
-	return chunk
+	return piece
 }
 
 // awaitCredits waits for the first credits.

@@ -17,7 +17,7 @@ func (c *conn) post(depth int, h *header, addr uint64, lkey uint32, remote uint6
 	head.SGE[0] = verbs.SGE{Addr: c.outMR.Addr + uint64(at), Length: headerSize, LKey: c.outMR.LKey}
 	c.pending = append(c.pending, head)
 	for left := h.chunk.Bytes; ; {
-		n := min(left, pieceBytes)
+		n := min(left, uint32(c.piece))
 		c.sends++
 		part := verbs.SendRequest{
 			ID: workPart, Op: verbs.OpWrite, Flags: verbs.Signaled, Remote: remote, RKey: rkey, Count: 1,

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"scuda.dev/scuda/transport"
 	"scuda.dev/scuda/transport/bulk"
 	"scuda.dev/scuda/transport/ring"
 	"scuda.dev/scuda/verbs"
@@ -162,12 +161,12 @@ func TestMemlockIsJudged(t *testing.T) {
 	}
 }
 
-// On a fast path the largest chunk that is about as good as any; on a slow one a chunk that is through before the
+// On a fast path the largest piece that is about as good as any; on a slow one a piece that is through before the
 // device expects a sign of the peer.
-func TestPickChunk(t *testing.T) {
+func TestPickPiece(t *testing.T) {
 	flat := func(rate float64) map[int]float64 {
 		m := map[int]float64{}
-		for size := probeLeast; size <= transport.MaxChunk && paced(size, rate); size *= 2 {
+		for size := probeLeast; size <= pieceBytes && paced(size, rate); size *= 2 {
 			m[size] = rate
 		}
 		return m
@@ -176,21 +175,20 @@ func TestPickChunk(t *testing.T) {
 		name  string
 		rates map[int]float64
 		best  float64
-		chunk int
+		piece int
 	}{
-		{"all the same", flat(10e9), 10e9, 1 << 20},
-		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9, 512 << 10: 9.8e9, 1 << 20: 10e9}, 10e9, 1 << 20},
-		{"smaller is better", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 8.4e9, 1 << 20: 8e9}, 10e9,
-			256 << 10},
-		{"larger is about as good", map[int]float64{128 << 10: 9e9, 256 << 10: 10e9, 512 << 10: 9.6e9, 1 << 20: 8.6e9}, 10e9,
-			1 << 20},
-		{"slow", flat(25e6), 25e6, 256 << 10},
-		{"slow, the largest is best", map[int]float64{128 << 10: 10e6, 256 << 10: 20e6}, 20e6, 256 << 10},
-		{"very slow", flat(5e6), 5e6, 64 << 10},
+		{"all the same", flat(10e9), 10e9, 256 << 10},
+		{"larger is better", map[int]float64{128 << 10: 5e9, 256 << 10: 8e9}, 8e9, 256 << 10},
+		{"smaller is better", map[int]float64{128 << 10: 10e9, 256 << 10: 8.4e9}, 10e9, 128 << 10},
+		{"larger is about as good", map[int]float64{128 << 10: 10e9, 256 << 10: 8.6e9}, 10e9, 256 << 10},
+		{"slow", flat(10e6), 10e6, 256 << 10},
+		{"slow, the largest was not measured", map[int]float64{128 << 10: 10e6}, 10e6, 128 << 10},
+		{"very slow", flat(5e6), 5e6, 128 << 10},
+		{"still slower", flat(2e6), 2e6, 64 << 10},
 		{"hardly moving", flat(1e5), 1e5, 32 << 10},
 	} {
-		if n := pickChunk(c.rates, c.best); n != c.chunk {
-			t.Errorf("%s: chunks of %d bytes, expected %d", c.name, n, c.chunk)
+		if n := pickPiece(c.rates, c.best); n != c.piece {
+			t.Errorf("%s: pieces of %d bytes, expected %d", c.name, n, c.piece)
 		}
 	}
 }
@@ -203,48 +201,48 @@ func TestSurvey(t *testing.T) {
 		name   string
 		probe  func(n, size int) float64 // the n-th; 0: the path fails
 		time   int                       // probes until the time is over
-		chunk  int
+		piece  int
 		probes int
 	}{
-		{"fast", func(_, _ int) float64 { return rate }, 100, 1 << 20, 5},
+		{"fast", func(_, _ int) float64 { return rate }, 100, 256 << 10, 3},
 		{"the first stalls", func(n, _ int) float64 {
 			if n == 0 {
 				return rate / 1000
 			}
 			return rate
-		}, 100, 1 << 20, 6},
+		}, 100, 256 << 10, 4},
 		{"the largest stalls once", func(n, _ int) float64 {
-			if n == 4 {
+			if n == 2 {
 				return rate / 10
 			}
 			return rate
-		}, 100, 1 << 20, 10},
-		{"all in a bad moment", func(n, _ int) float64 { return rate / 2 }, 100, 1 << 20, 5},
-		{"smaller is better", func(_, size int) float64 { return rate * (256 << 10) / float64(max(size, 256<<10)) }, 100,
-			256 << 10, 5 * probePasses},
-		{"slow", func(_, _ int) float64 { return 25e6 }, 100, 256 << 10, 3 * probePasses},
+		}, 100, 256 << 10, 6},
+		{"all in a bad moment", func(n, _ int) float64 { return rate / 2 }, 100, 256 << 10, 3},
+		{"smaller is better", func(_, size int) float64 { return rate * (128 << 10) / float64(max(size, 128<<10)) }, 100,
+			128 << 10, 3 * probePasses},
+		{"slow", func(_, _ int) float64 { return 5e6 }, 100, 128 << 10, 2 * probePasses},
 		{"no time", func(_, _ int) float64 { return 1e6 }, 0, 32 << 10, 1},
 		{"broken", func(n, _ int) float64 {
-			if n == 2 {
+			if n == 1 {
 				return 0
 			}
 			return rate
-		}, 100, 0, 3},
+		}, 100, 0, 2},
 	} {
 		n := 0
-		rates, best, err := survey(1<<20, func(size int) (float64, error) {
+		rates, best, err := survey(pieceBytes, func(size int) (float64, error) {
 			r := c.probe(n, size)
 			if n++; r == 0 {
 				return 0, broken
 			}
 			return r, nil
 		}, func() bool { return n >= c.time })
-		if c.chunk == 0 {
+		if c.piece == 0 {
 			if !errors.Is(err, broken) {
 				t.Errorf("%s: %v", c.name, err)
 			}
-		} else if chunk := pickChunk(rates, best); chunk != c.chunk || err != nil {
-			t.Errorf("%s: chunks of %d bytes, expected %d; %v", c.name, chunk, c.chunk, err)
+		} else if piece := pickPiece(rates, best); piece != c.piece || err != nil {
+			t.Errorf("%s: pieces of %d bytes, expected %d; %v", c.name, piece, c.piece, err)
 		}
 		if n != c.probes {
 			t.Errorf("%s: %d probes, expected %d", c.name, n, c.probes)
