@@ -6,8 +6,8 @@
 # The machine is emulated, so only the ratios mean something. `make perf-rdma` builds what it runs.
 #
 #   [RDMA_PERF_ROUNDS=N] perf/rdma.sh   N rounds (15); prints figures and ratios; fails where the median of one misses
-#                                       its goal (transport 90 %, end to end 70 %, between servers 90 %,
-#                                       latency 115 %)
+#                                       its goal (transport 90 %, end to end and between servers 70 %, as the
+#                                       simulated GPUs copy on the same processors, latency 115 %)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -130,7 +130,7 @@ compare "transport upload" 90 least
 compare "transport download" 90 least
 compare "end to end upload" 70 least
 compare "end to end download" 70 least
-compare "between servers there" 90 least
-compare "between servers back" 90 least
+compare "between servers there" 70 least
+compare "between servers back" 70 least
 compare "latency of 4 KiB" 115 most
 exit $failed
