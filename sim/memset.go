@@ -80,6 +80,9 @@ func (g *GPU) fillSync(f *fill) cuda.CUresult {
 	if r := g.checkFill(f); r != ok {
 		return r
 	}
+	if !f.empty() && !c.reaches(&g.mem, f.dst) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	s := g.implied(c)
 	// Like the driver's, it waits only for memory of the program itself.
 	if reg := g.mem.find(f.dst); !f.empty() && reg != nil && reg.kind.host() {
@@ -109,8 +112,18 @@ func (g *GPU) fillAsync(f *fill, hs cuda.CUstream) cuda.CUresult {
 	if r := check(f); r != ok {
 		return r
 	}
+	if s.capture == nil && !f.empty() && !s.ctx.reaches(&g.mem, f.dst) {
+		return cuda.CUDA_ERROR_INVALID_VALUE
+	}
 	_, r = g.submit(s, g.fillOp(f))
 	return r
+}
+
+// reaches says whether sets and memory operations of a context may touch memory. That of another GPU they may only
+// where its context has been made a peer. (So an H200 says of cuMemAlloc's memory. Copies need no peers.)
+func (c *cudaContext) reaches(mem *memory, addr uint64) bool {
+	reg := mem.find(addr)
+	return reg == nil || reg.kind != regionDevice || reg.dev == c.dev || c.peers[reg.ctx]
 }
 
 func flat(dst cuda.CUdeviceptr, value uint32, elem uint32, n uint64) *fill {

@@ -87,6 +87,9 @@ func (g *GPU) memOps(hs cuda.CUstream, ops ...memOp) cuda.CUresult {
 		if r := ops[i].check(g); r != ok {
 			return r
 		}
+		if s.capture == nil && !s.ctx.reaches(&g.mem, ops[i].addr) {
+			return cuda.CUDA_ERROR_INVALID_VALUE
+		}
 	}
 	_, r = g.submit(s, op{kind: cuda.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
 		params: &batch{ctx: s.ctx.handle, records: recordsOf(ops), ops: ops}, run: g.runMemOps(ops)})

@@ -3,6 +3,31 @@
 
 enum { N = 1 << 18 };
 
+// Sets of one GPU's memory, and writes to it, in a stream of the other: the driver wants peer access for them.
+static void set_far(CUdeviceptr p, CUcontext other, CUstream far, int can) {
+  for (int access = 0; access <= can; access++) {
+    CK(cuCtxSetCurrent(other));
+    if (access) CK(cuCtxEnablePeerAccess(context, 0));
+    for (int i = 0; i < 2; i++) {
+      unsigned char got[64];
+      CK(cuCtxSetCurrent(i ? other : context));
+      CK(cuMemcpyHtoD(p, "________________________________________________________________", sizeof got));
+      SHOW(cuMemsetD8Async(p, '1', 8, far));
+      SHOW(cuMemsetD2D32Async(p + 8, 8, 0x32323232, 1, 2, far));
+      SHOW(cuMemsetD8(p + 24, '3', 8));
+      SHOW(cuMemsetD2D8(p + 32, 8, '4', 4, 2));
+      SHOW(cuStreamWriteValue32(far, p + 48, 0x35353535, 0));
+      SHOW(cuStreamSynchronize(far));
+      CK(cuCtxSynchronize());
+      CK(cuMemcpyDtoH(got, p, sizeof got));
+      printf("access %d, from %d: %.64s\n", access, i, got);
+    }
+  }
+  CK(cuCtxSetCurrent(other));
+  if (can) CK(cuCtxDisablePeerAccess(context));
+  CK(cuCtxSetCurrent(context));
+}
+
 int main(int argc, char **argv) {
   start(argc, argv);
   int count, can, value;
@@ -49,6 +74,7 @@ int main(int argc, char **argv) {
   CK(cuMemcpyDtoH(rows, a, 256 * 32));
   for (int row = 0; row < 32; row++)
     CHECK(!memcmp(rows + row * 256, got + row * 512, 200), "row %d of a copy between GPUs", row);
+  set_far(a, other, s, can);
   if (can) {
     CK(cuCtxEnablePeerAccess(other, 0));
     SHOW(cuCtxEnablePeerAccess(other, 0));

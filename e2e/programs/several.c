@@ -132,22 +132,27 @@ static void beside(struct gpu *own, struct gpu *other) {
   use(own);
   CK(cuMemHostAlloc((void **)&sent, BIG, 0));
   CK(cuMemHostAlloc((void **)&back, BIG, 0));
-  for (int rows = 0; rows < 2; rows++) {
+  for (int i = 0; i < 4; i++) {
+    const int rows = i == 1, within = i > 1;
     CUDA_MEMCPY2D up = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = sent, .srcPitch = 64, .dstPitch = 96,
                         .dstMemoryType = CU_MEMORYTYPE_DEVICE, .WidthInBytes = 64, .Height = 100};
-    CUdeviceptr memory;
+    CUdeviceptr memory, second;
     memset(sent, 1, BIG), memset(back, 2, BIG);
     CK(cuMemAlloc(&memory, BIG));
+    CK(cuMemAlloc(&second, BIG));
     CK(cuMemsetD8(memory, 3, BIG));
     CK(cuLaunchHostFunc(other->stream, fill_late, sent));
     up.dstDevice = memory;
     if (rows) CK(cuMemcpy2DAsync(&up, other->stream));
     else CK(cuMemcpyHtoDAsync(memory, sent, BIG, other->stream));
-    CK(cuMemcpyDtoHAsync(back, memory, BIG, other->stream));
+    if (i == 2) CK(cuMemcpyDtoDAsync(second, memory, BIG, other->stream));
+    if (i == 3) CK(cuMemcpyPeerAsync(second, own->context, memory, own->context, BIG, other->stream));
+    CK(cuMemcpyDtoHAsync(back, within ? second : memory, BIG, other->stream));
     CK(cuStreamSynchronize(other->stream));
-    for (int i = 0; i < (rows ? 96 * 100 : BIG); i++)
-      CHECK(back[i] == (rows && i % 96 >= 64 ? 3 : 7), "byte %d, rows %d: %d", i, rows, back[i]);
+    for (int k = 0; k < (rows ? 96 * 100 : BIG); k++)
+      CHECK(back[k] == (rows && k % 96 >= 64 ? 3 : 7), "copy %d, byte %d: %d", i, k, back[k]);
     CK(cuMemFree(memory));
+    CK(cuMemFree(second));
   }
   CK(cuMemFreeHost(sent));
   CK(cuMemFreeHost(back));
@@ -196,6 +201,7 @@ int main(int argc, char **argv) {
     CK(cuMemcpy(there, (CUdeviceptr)(uintptr_t)data, BIG));
     CK(cuMemcpyDtoH(got, there, BIG));
     CHECK(!memcmp(data, got, BIG), "round %d: a big copy", i);
+    use(i % 2 ? &two : &one);
     CK(cuMemsetD8(there, 7, 100));
     CK(cuMemcpyDtoH(got, there, 200));
     CHECK(got[99] == 7 && got[100] == data[100], "round %d: a small set", i);
@@ -248,7 +254,15 @@ int main(int argc, char **argv) {
   CHECK(can == 0 && value == 0, "peers: %d, %d", can, value);
   WANT(cuCtxEnablePeerAccess(two.context, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   WANT(cuCtxDisablePeerAccess(two.context), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  CUgraph graph;
+  CK(cuStreamBeginCapture(two.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   WANT(cuMemsetD8Async(one.a, 0, 16, two.stream), CUDA_ERROR_NOT_SUPPORTED);
+  CK(cuStreamEndCapture(two.stream, &graph));
+  CK(cuGraphDestroy(graph));
+  WANT(cuStreamWriteValue32(two.stream, one.a, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuMemsetD8Async(one.a, 0, 16, two.stream), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuMemsetD2D32Async(one.a, 16, 0, 4, 1, two.stream), CUDA_ERROR_INVALID_VALUE);
+  WANT(cuMemsetD8(two.a, 0, 16), CUDA_ERROR_INVALID_VALUE);
   use(&two);
   WANT(LAUNCH(one.add, 1, 1, 0, NULL, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);
   WANT(LAUNCH(two.add, 1, 1, 0, one.stream, &two.a, &two.b, &two.c, &n), CUDA_ERROR_INVALID_HANDLE);

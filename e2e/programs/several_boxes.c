@@ -480,15 +480,16 @@ static void wrong(void) {
 
 // Both ends on one GPU, or one in host memory, from the other's context; and streams of whichever.
 static void apart(void) {
-  for (int i = 0; i < 16; i++) {
+  for (int i = 0; i < 24; i++) {
     const int on = i & 1, kind = i >> 1 & 3;
     Store src = store(kind & 1 ? FLAT : PITCHED, on, 4, 30, 8, 1);
     Store dst = store(kind & 2 ? FLAT : PITCHED, on, 4, 30, 8, 1);
     const At a = {8, 1, 0}, b = {4, 2, 0};
-    CUstream s = i & 8 ? gpus[on].stream : NULL;
+    CUstream s = i & 16 ? gpus[!on].stream : i & 8 ? gpus[on].stream : NULL;
     refill(&src, (unsigned)i), refill(&dst, (unsigned)i + 50);
     use(s ? !on : on);
-    issue(s ? COPY_3D_ASYNC : COPY_2D, &src, a, &dst, b, 60, 5, 1, s);
+    const enum form form = (enum form[]){COPY_3D_ASYNC, PEER_ASYNC, COPY_2D_ASYNC}[(i + i / 8) % 3];
+    issue(s ? form : COPY_2D, &src, a, &dst, b, 60, 5, 1, s);
     CK(cuStreamSynchronize(s));
     idle();
     move(&src, a, &dst, b, 60, 5, 1);

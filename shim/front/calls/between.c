@@ -1,6 +1,7 @@
-/* Copies from memory of one server to memory of another, where a program has several. The bytes go from server to
- * server where these can connect to each other. Else they come here and go on, piece by piece. The program's thread
- * waits for either, so that what the program gives the stream afterwards finds the bytes there. */
+/* Copies from memory of one server to memory of another, where a program has several, and copies of one server in a
+ * stream of another. What goes between two goes from server to server where these can connect to each other. Else it
+ * comes here and goes on, piece by piece. The program's thread waits for all of them, so that what the program gives
+ * the stream afterwards finds the bytes there. */
 #include "base/progress.h"
 #include "base/server.h"
 #include "calls/calls.h"
@@ -106,15 +107,16 @@ static int32_t await_peer(const struct scuda_named *at, const struct wire_peer_a
   return r;
 }
 
-/* Lines of the GPUs' memory are the simplest copies that there are. */
-static void make_line(struct scuda_copy3d *c, uint64_t bytes) {
+/* Lines of the GPUs' memory are the simplest copies that there are. Says whether it is one. */
+static int make_line(struct scuda_copy3d *c, uint64_t bytes) {
   struct scuda_copy3d_end src = c->src, dst = c->dst;
-  if (src.type != CU_MEMORYTYPE_DEVICE || dst.type != CU_MEMORYTYPE_DEVICE || src.lod || dst.lod) return;
-  if (scuda_copy3d_straighten(&src, c) != bytes || scuda_copy3d_straighten(&dst, c) != bytes) return;
+  if (src.type != CU_MEMORYTYPE_DEVICE || dst.type != CU_MEMORYTYPE_DEVICE || src.lod || dst.lod) return 0;
+  if (scuda_copy3d_straighten(&src, c) != bytes || scuda_copy3d_straighten(&dst, c) != bytes) return 0;
   c->src = (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_DEVICE, .device = src.host, .pitch = bytes, .height = 1};
   c->dst = (struct scuda_copy3d_end){.type = CU_MEMORYTYPE_DEVICE, .device = dst.host, .pitch = bytes, .height = 1};
   c->width = bytes;
   c->height = c->depth = 1;
+  return 1;
 }
 
 /* 1: it was made, with that result. 0: the servers do not connect to each other, or have lost each other. The work
@@ -126,7 +128,7 @@ static int by_servers(struct scuda_copy3d c, const struct scuda_named *destinati
   uint64_t come;
   if (!m.epoch) return 0;
   if ((*r = settle(source, in, ptds)) || (*r = settle(destination, out, ptds))) return 1;
-  make_line(&c, bytes);
+  (void)make_line(&c, bytes);
   scuda_managed_carries(source->server, destination->server);
   scuda_lock(&placing);
   m.number = ++copies;
@@ -193,36 +195,64 @@ static struct scuda_self self_begin(uint64_t stream) {
   return self;
 }
 
-int scuda_between_3d(const struct scuda_copy3d *copy3d, uint64_t stream, uint32_t ptds, int peer, int32_t *r) {
+/* What a copy does within the server that has its memory, in the thread's default stream there. */
+static int32_t carry_out(const struct scuda_copy3d *copy3d, const struct scuda_named *memory, uint32_t ptds,
+                         int on_device) {
+  const uint64_t thread = 2;
+  if (!on_device) return scuda_copy3d_start(copy3d, thread, ptds, 1, 0);
   struct scuda_copy3d c = *copy3d;
-  struct scuda_named source = {0}, destination = {0};
-  if ((*r = check_kind(&c.dst, &c)) || (*r = check_kind(&c.src, &c))) return 1;
-  scuda_copy3d_name(&source, &c.src), scuda_copy3d_name(&destination, &c.dst);
-  if (!source.known || !destination.known || source.server == destination.server) return 0;
+  struct scuda_visit v;
+  c.src.context = c.dst.context = 0; /* reserved words of the plain form */
+  int32_t r = check_rows(&c.dst, &c);
+  if (!r) r = check_rows(&c.src, &c);
+  if (!r) r = scuda_visit_named(&v, memory, "a copy");
+  if (r) return r;
+  const int straight = make_line(&c, c.width * c.height * c.depth);
+  if (straight) r = scuda_wire_cuMemcpyDtoDAsync_v2(c.dst.device, c.src.device, c.width, thread, ptds | SCUDA_ANSWER);
+  else r = scuda_wire_cuMemcpy3DAsync_v2(&c, thread, ptds | SCUDA_ANSWER);
+  scuda_visit_end(v);
+  return r;
+}
+
+/* A copy that is for one server, in a stream of another: 1 with its result, 0 where it is not one. */
+static int beside(const struct scuda_copy3d *c, const struct scuda_named *memory, uint64_t stream, uint32_t ptds,
+                  int on_device, int32_t *r) {
+  const uint64_t thread = 2;
+  struct scuda_named of = {0};
+  scuda_name_object(&of, stream);
+  if (!of.known || !memory->known || memory->different || of.server == memory->server || is_empty(c)) return 0;
   if ((*r = scuda_usable_anywhere(stream))) return 1;
   if (scuda_stream_capturing(stream, ptds)) return 0;
-  /* addresses and arrays say in which contexts they are */
-  if (peer && ((*r = check_context(c.dst.context)) || (*r = check_context(c.src.context)))) return 1;
-  if (is_empty(&c)) return 1;
-  c.src.context = c.dst.context = 0;
+  if ((*r = check_context(c->dst.context)) || (*r = check_context(c->src.context))) return 1;
   const struct scuda_self self = self_begin(stream);
-  *r = go_between(&c, &destination, &source, stream, ptds);
+  *r = settle(&of, stream, ptds);
+  if (!*r) *r = carry_out(c, memory, ptds, on_device);
+  if (!*r) *r = settle(memory, thread, ptds);
   scuda_self_end(self);
   return 1;
 }
 
 int scuda_beside_3d(const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds, int32_t *r) {
-  const uint64_t thread = 2;
-  struct scuda_named of = {0}, memory = {0};
-  scuda_name_object(&of, stream);
+  struct scuda_named memory = {0};
   scuda_copy3d_name(&memory, &c->src), scuda_copy3d_name(&memory, &c->dst);
-  if (!of.known || !memory.known || memory.different || of.server == memory.server || is_empty(c)) return 0;
+  return beside(c, &memory, stream, ptds, 0, r);
+}
+
+int scuda_between_3d(const struct scuda_copy3d *copy3d, uint64_t stream, uint32_t ptds, int peer, int32_t *r) {
+  struct scuda_copy3d c = *copy3d;
+  struct scuda_named source = {0}, destination = {0};
+  if ((*r = check_kind(&c.dst, &c)) || (*r = check_kind(&c.src, &c))) return 1;
+  scuda_copy3d_name(&source, &c.src), scuda_copy3d_name(&destination, &c.dst);
+  if (!peer) c.src.context = c.dst.context = 0; /* reserved words */
+  if (!source.known || !destination.known || source.server == destination.server)
+    return beside(&c, source.known ? &source : &destination, stream, ptds, 1, r);
   if ((*r = scuda_usable_anywhere(stream))) return 1;
   if (scuda_stream_capturing(stream, ptds)) return 0;
+  if ((*r = check_context(c.dst.context)) || (*r = check_context(c.src.context))) return 1;
+  if (is_empty(&c)) return 1;
+  c.src.context = c.dst.context = 0; /* addresses and arrays say in which contexts they are */
   const struct scuda_self self = self_begin(stream);
-  *r = settle(&of, stream, ptds);
-  if (!*r) *r = scuda_copy3d_start(c, thread, ptds, 1, 0);
-  if (!*r) *r = settle(&memory, thread, ptds);
+  *r = go_between(&c, &destination, &source, stream, ptds);
   scuda_self_end(self);
   return 1;
 }

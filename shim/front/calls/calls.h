@@ -136,11 +136,19 @@ void scuda_graph_host(uint32_t id, int up, void *at);  /* copy3d.c: the program'
 void *scuda_graph_host_of(uint32_t id, int up);
 void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what belongs to it */
 
+/* ---- sets and memory operations ---- */
+
+/* Whose memory they are for, as their stream sees it (memory.c). A driver that has both GPUs knows whether one reaches
+ * the other. Between servers none does, and it refuses them with INVALID_VALUE, but for captures. */
+enum scuda_whose { SCUDA_OF_OWN, SCUDA_OF_PEER, SCUDA_OF_STRANGER };
+enum scuda_whose scuda_whose(const struct scuda_range *at, uint64_t stream, uint32_t ptds);
+
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
 /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */
 int32_t scuda_upload(uint64_t dst, const void *src, uint64_t bytes, uint64_t stream, uint32_t how, uint32_t flags);
 int32_t scuda_download(void *dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t how, int sync);
-/* 1 where the copy is from memory of one server to that of another, with its result (between.c) */
+/* 1 where the copy is from memory of one server to that of another, or within one in a stream of another, with its
+ * result (between.c) */
 int scuda_between(uint64_t dst, uint64_t src, uint64_t bytes, uint64_t stream, uint32_t ptds, int32_t *r);
 int scuda_between_3d(const struct scuda_copy3d *c, uint64_t stream, uint32_t ptds, int peer, int32_t *r);
 /* likewise, where it is between the program's memory and that of a server, in a stream of another one */

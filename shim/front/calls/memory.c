@@ -132,6 +132,16 @@ static int32_t settled(int32_t r, uint32_t ptds) {
   return r;
 }
 
+enum scuda_whose scuda_whose(const struct scuda_range *at, uint64_t stream, uint32_t ptds) {
+  if (SCUDA_LIKELY(scuda_gpu_count < 2)) return SCUDA_OF_OWN;
+  if (!scuda_range_is_device(at) || scuda_range_is_managed(at)) return SCUDA_OF_OWN;
+  const struct scuda_slot *s = stream > 2 ? scuda_slot_of(stream, KIND_CUstream) : NULL;
+  const struct scuda_slot *c = scuda_slot_of(s ? s->context : scuda_thread()->current, KIND_CUcontext);
+  if (!c || (stream > 2 && !s) || c->device == at->device) return SCUDA_OF_OWN;
+  const int together = scuda_gpus[c->device].server == scuda_gpus[at->device].server;
+  return together || scuda_stream_capturing(stream, ptds) ? SCUDA_OF_PEER : SCUDA_OF_STRANGER;
+}
+
 #define SET(name, type, width) \
   static int set_##name(const struct scuda_range *at, uint64_t p, uint64_t n) { \
     return p % width == 0 && n <= UINT64_MAX / width && scuda_range_covers(at, p, n * width); \
@@ -139,7 +149,9 @@ static int32_t settled(int32_t r, uint32_t ptds) {
   int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) { \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    if (!touchable(p, &at)) return ANSWER_UNLESS(set_##name(&at, p, n)); \
+    const enum scuda_whose of = scuda_whose(&at, SCUDA_LEGACY_STREAM, ptds); \
+    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
+    if (!touchable(p, &at)) return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, n)); \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
     return 1; \
   } \
@@ -148,7 +160,9 @@ static int32_t settled(int32_t r, uint32_t ptds) {
     (void)value; \
     if ((*r = bring(p, stream, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    return ANSWER_UNLESS(set_##name(&at, p, n)); \
+    const enum scuda_whose of = scuda_whose(&at, stream, ptds); \
+    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
+    return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, n)); \
   }
 SET(D8, uint8_t, 1)
 SET(D16, uint16_t, 2)
@@ -164,7 +178,9 @@ SET(D32, uint32_t, 4)
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */ \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    if (!touchable(p, &at)) return ANSWER_UNLESS(set_##name(&at, p, pitch, width, height)); \
+    const enum scuda_whose of = scuda_whose(&at, SCUDA_LEGACY_STREAM, ptds); \
+    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
+    if (!touchable(p, &at)) return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, pitch, width, height)); \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds); \
     return 1; \
   } \
@@ -174,7 +190,9 @@ SET(D32, uint32_t, 4)
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
     if ((*r = bring(p, stream, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    return ANSWER_UNLESS(set_##name(&at, p, pitch, width, height)); \
+    const enum scuda_whose of = scuda_whose(&at, stream, ptds); \
+    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
+    return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, pitch, width, height)); \
   }
 SET_2D(D2D8, uint8_t, 1)
 SET_2D(D2D16, uint16_t, 2)

@@ -40,10 +40,12 @@ int32_t scuda_hand_cuStreamGetId(uint64_t stream, uint64_t *id, uint32_t ptds) {
 
 enum { OPERATION_WORDS = 6 }; /* of CUstreamBatchMemOpParams; the second is an address, where the operation has one */
 
-static int operation(uint64_t address, int32_t *r) {
+static int operation(uint64_t address, uint64_t stream, uint32_t ptds, int32_t *r) {
   *r = CUDA_ERROR_INVALID_VALUE;
-  struct scuda_range at = scuda_range_of(address, SCUDA_AS_GPU);
-  return scuda_range_is_managed(&at) ? 1 : scuda_range_covers(&at, address, 1) ? 0 : 2;
+  const struct scuda_range at = scuda_range_of(address, SCUDA_AS_GPU);
+  const enum scuda_whose of = scuda_whose(&at, stream, ptds);
+  if (of == SCUDA_OF_STRANGER || scuda_range_is_managed(&at)) return 1;
+  return of == SCUDA_OF_OWN && scuda_range_covers(&at, address, 1) ? 0 : 2;
 }
 
 /* A value may be an address. */
@@ -55,9 +57,9 @@ static void written(uint64_t stream, const void *values, uint64_t bytes) {
 
 #define OPERATION(name, type) \
   int scuda_pre_##name(uint64_t stream, uint64_t address, type value, uint32_t flags, uint32_t ptds, int32_t *r) { \
-    (void)stream, (void)flags, (void)ptds; \
+    (void)flags; \
     if (SCUDA_UNLIKELY(scuda_several())) written(stream, &value, sizeof value); \
-    return operation(address, r); \
+    return operation(address, stream, ptds, r); \
   }
 OPERATION(cuStreamWriteValue32_v2, uint32_t)
 OPERATION(cuStreamWriteValue64_v2, uint64_t)
@@ -66,12 +68,16 @@ OPERATION(cuStreamWaitValue64_v2, uint64_t)
 
 int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list, uint32_t flags, uint32_t ptds,
                                     int32_t *r) {
-  (void)flags, (void)ptds;
+  (void)flags;
+  int how = 0;
   const uint64_t *words = list;
   if (SCUDA_UNLIKELY(scuda_several()) && list && count <= 256) written(stream, list, 8ull * OPERATION_WORDS * count);
-  for (uint32_t i = 0; scuda_managed_some() && list && i < count && count <= 256; i++)
-    if (operation(words[OPERATION_WORDS * i + 1], r) == 1) return 1;
-  return 0;
+  const int looks = scuda_managed_some() || scuda_gpu_count > 1;
+  for (uint32_t i = 0; looks && how != 1 && list && i < count && count <= 256; i++) {
+    const int one = operation(words[OPERATION_WORDS * i + 1], stream, ptds, r);
+    if (one) how = one;
+  }
+  return how;
 }
 
 /* ---- functions of the program in stream order ---- */
