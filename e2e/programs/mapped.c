@@ -125,38 +125,6 @@ static void latch(void) {
   free(of.here), free(of.big);
 }
 
-// The last launch was in another context, which has ended meanwhile.
-static void ended(void) {
-  CUcontext contexts[2];
-  CUmodule m[2];
-  CUdevice d;
-  volatile uint32_t *flag;
-  CUdeviceptr p;
-  CUfunction f;
-  uint32_t v = 1, none = 0;
-  CK(cuCtxGetDevice(&d));
-  CK(cuMemHostAlloc((void **)&flag, 4096, CU_MEMHOSTALLOC_PORTABLE));
-  p = (CUdeviceptr)(uintptr_t)flag;
-  for (int i = 0; i < 2; i++) {
-    CK(cuCtxCreate_v2(&contexts[i], 0, d));
-    CK(cuModuleLoadData(&m[i], await_ptx()));
-  }
-  flag[0] = 0;
-  CK(cuCtxSetCurrent(contexts[0]));
-  CK(cuModuleGetFunction(&f, m[0], "await"));
-  CK(LAUNCH(f, 1, 1, 0, NULL, &p, &v));
-  CK(cuCtxSetCurrent(contexts[1]));
-  CK(cuModuleGetFunction(&f, m[1], "await"));
-  CK(LAUNCH(f, 1, 1, 0, NULL, &p, &none));
-  CK(cuCtxDestroy(contexts[1]));
-  flag[0] = v;
-  CK(cuCtxSetCurrent(contexts[0]));
-  CK(cuCtxSynchronize());
-  CK(cuCtxDestroy(contexts[0]));
-  CK(cuCtxSetCurrent(context));
-  CK(cuMemFreeHost((void *)flag));
-}
-
 // A kernel finds the address in device memory, where a copy put it; nobody asked for the memory's device pointer.
 static void pointers(CUstream s) {
   static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -403,7 +371,6 @@ int main(int argc, char **argv) {
   alike(s, 15);
   alike(s, 40);
   latch();
-  ended();
   // Freeing waits for what still uses the memory.
   enum { HUGE = 48 << 20 };
   void *huge;
