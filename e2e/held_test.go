@@ -10,6 +10,7 @@ import (
 var needFree = map[string]string{
 	"streams":    "sees that a stream is busy after such a call",
 	"per_thread": "a thread's stream waits for what another thread has yet to send",
+	"mapped":     "a kernel waits for a flag that goes behind a set or a copy within the GPU, which hold up nobody",
 	"flood":      "a host function waits for what threads have yet to send",
 	"progress":   "a host function waits for a thread that asks about its stream, for which an event may have to be made",
 }
