@@ -127,20 +127,29 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// waited counts the waits for a connection that have ended.
+// connWait is a wait for a connection: when it began, and how long it may take.
+type connWait struct {
+	at   time.Time
+	most time.Duration
+}
+
+// waited tells of the waits for a connection, as long as somebody takes them.
 type waited struct {
 	transport.Conn
-	times atomic.Int64
+	waits chan connWait
 }
 
 func (c *waited) WaitOr(ev transport.Events, timeout time.Duration, w *transport.Waker) (transport.Events, error) {
-	defer c.times.Add(1)
+	select {
+	case c.waits <- connWait{time.Now(), timeout}:
+	default:
+	}
 	return c.Conn.WaitOr(ev, timeout, w)
 }
 
 // While nothing comes from another server the executor sleeps; what comes wakes it.
 func TestPeersSleep(t *testing.T) {
-	var conn waited
+	conn := waited{waits: make(chan connWait, 4096)}
 	counted := func(cfg *Config) { conn.Conn, cfg.Conn = cfg.Conn, &conn }
 	s := &servers{t: t, of: [2]*client{connect(t), connect(t, counted)}}
 	s.join(2)
@@ -148,12 +157,19 @@ func TestPeersSleep(t *testing.T) {
 	src, dst := s.of[0].alloc(n), s.of[1].alloc(n)
 	s.receive(1, line(dst, src, n), 1)
 	end := s.await(1, 1)
-	time.Sleep(50 * time.Millisecond) // of looking around
-	before := conn.times.Load()
-	const quiet = 500 * time.Millisecond
-	time.Sleep(quiet)
-	if looks := conn.times.Load() - before; looks > int64(quiet/napStalled)+1 {
-		t.Errorf("%d looks in %v", looks, quiet)
+	last := <-conn.waits
+	full := func() bool { // the next wait is a nap that lasts, as the last one was
+		next := <-conn.waits
+		nap := last.most == napStalled && next.at.Sub(last.at) >= napStalled
+		last = next
+		return nap
+	}
+	for !full() { // it looks around, and the last command comes
+	}
+	for i := range 25 {
+		if !full() {
+			t.Errorf("nap %d did not last", i)
+		}
 	}
 	s.send(0, line(dst, src, n), 1)
 	if r, come := s.arrived(1, end); r != cuda.CUDA_SUCCESS || come != n {
