@@ -168,6 +168,10 @@ static int32_t check_kind(const struct scuda_copy3d_end *s, const struct scuda_c
 }
 
 static int32_t check_context(uint64_t context) { return context ? scuda_check(context, KIND_CUcontext) : CUDA_SUCCESS; }
+static int32_t check_contexts(const struct scuda_copy3d *c) {
+  const int32_t r = check_context(c->dst.context);
+  return r ? r : check_context(c->src.context);
+}
 
 /* A stream is of one server. What is done at the other goes into the thread's default stream there, which waits for no
  * stream of the program's but the legacy one. Default streams are of both. */
@@ -223,7 +227,7 @@ static int beside(const struct scuda_copy3d *c, const struct scuda_named *memory
   if (!of.known || !memory->known || memory->different || of.server == memory->server || is_empty(c)) return 0;
   if ((*r = scuda_usable_anywhere(stream))) return 1;
   if (scuda_stream_capturing(stream, ptds)) return 0;
-  if ((*r = check_context(c->dst.context)) || (*r = check_context(c->src.context))) return 1;
+  if (on_device && (*r = check_contexts(c))) return 1;
   const struct scuda_self self = self_begin(stream);
   *r = settle(&of, stream, ptds);
   if (!*r) *r = carry_out(c, memory, ptds, on_device);
@@ -248,8 +252,7 @@ int scuda_between_3d(const struct scuda_copy3d *copy3d, uint64_t stream, uint32_
     return beside(&c, source.known ? &source : &destination, stream, ptds, 1, r);
   if ((*r = scuda_usable_anywhere(stream))) return 1;
   if (scuda_stream_capturing(stream, ptds)) return 0;
-  if ((*r = check_context(c.dst.context)) || (*r = check_context(c.src.context))) return 1;
-  if (is_empty(&c)) return 1;
+  if ((*r = check_contexts(&c)) || is_empty(&c)) return 1;
   c.src.context = c.dst.context = 0; /* addresses and arrays say in which contexts they are */
   const struct scuda_self self = self_begin(stream);
   *r = go_between(&c, &destination, &source, stream, ptds);

@@ -138,10 +138,10 @@ void scuda_graph_dies(struct scuda_slot *s);  /* a graph or a node: with what be
 
 /* ---- sets and memory operations ---- */
 
-/* Whose memory they are for, as their stream sees it (memory.c). A driver that has both GPUs knows whether one reaches
- * the other. Between servers none does, and it refuses them with INVALID_VALUE, but for captures. */
-enum scuda_whose { SCUDA_OF_OWN, SCUDA_OF_PEER, SCUDA_OF_STRANGER };
-enum scuda_whose scuda_whose(const struct scuda_range *at, uint64_t stream, uint32_t ptds);
+/* What their hooks answer (memory.c): 1, refused with *r; 2, the driver is asked; 0, it need not be, as what they name
+ * is right and of the stream's GPU. A driver that has both GPUs knows whether one reaches the other's memory. Between
+ * servers none does, and they are refused with INVALID_VALUE, but for captures. */
+int scuda_set_how(const struct scuda_range *at, uint64_t stream, uint32_t ptds, int right, int32_t *r);
 
 /* ---- copies (copy.c): sync is 1 for the forms that wait; how may hold SCUDA_PTDS ---- */
 /* SCUDA_COPY_SYNC, SCUDA_COPY_MANAGED */

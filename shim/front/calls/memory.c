@@ -132,14 +132,17 @@ static int32_t settled(int32_t r, uint32_t ptds) {
   return r;
 }
 
-enum scuda_whose scuda_whose(const struct scuda_range *at, uint64_t stream, uint32_t ptds) {
-  if (SCUDA_LIKELY(scuda_gpu_count < 2)) return SCUDA_OF_OWN;
-  if (!scuda_range_is_device(at) || scuda_range_is_managed(at)) return SCUDA_OF_OWN;
+int scuda_set_how(const struct scuda_range *at, uint64_t stream, uint32_t ptds, int right, int32_t *r) {
+  right = right ? 0 : 2;
+  if (SCUDA_LIKELY(scuda_gpu_count < 2)) return right;
+  if (!scuda_range_is_device(at) || scuda_range_is_managed(at)) return right;
   const struct scuda_slot *s = stream > 2 ? scuda_slot_of(stream, KIND_CUstream) : NULL;
   const struct scuda_slot *c = scuda_slot_of(s ? s->context : scuda_thread()->current, KIND_CUcontext);
-  if (!c || (stream > 2 && !s) || c->device == at->device) return SCUDA_OF_OWN;
+  if (!c || (stream > 2 && !s) || c->device == at->device) return right;
   const int together = scuda_gpus[c->device].server == scuda_gpus[at->device].server;
-  return together || scuda_stream_capturing(stream, ptds) ? SCUDA_OF_PEER : SCUDA_OF_STRANGER;
+  if (together || scuda_stream_capturing(stream, ptds)) return 2;
+  *r = CUDA_ERROR_INVALID_VALUE;
+  return 1;
 }
 
 #define SET(name, type, width) \
@@ -149,9 +152,8 @@ enum scuda_whose scuda_whose(const struct scuda_range *at, uint64_t stream, uint
   int scuda_pre_cuMemset##name##_v2(uint64_t p, type value, uint64_t n, uint32_t ptds, int32_t *r) { \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    const enum scuda_whose of = scuda_whose(&at, SCUDA_LEGACY_STREAM, ptds); \
-    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
-    if (!touchable(p, &at)) return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, n)); \
+    const int how = scuda_set_how(&at, SCUDA_LEGACY_STREAM, ptds, set_##name(&at, p, n), r); \
+    if (how == 1 || !touchable(p, &at)) return how; \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, value, n, ptds | SCUDA_ANSWER), ptds); \
     return 1; \
   } \
@@ -160,9 +162,7 @@ enum scuda_whose scuda_whose(const struct scuda_range *at, uint64_t stream, uint
     (void)value; \
     if ((*r = bring(p, stream, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    const enum scuda_whose of = scuda_whose(&at, stream, ptds); \
-    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
-    return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, n)); \
+    return scuda_set_how(&at, stream, ptds, set_##name(&at, p, n), r); \
   }
 SET(D8, uint8_t, 1)
 SET(D16, uint16_t, 2)
@@ -178,9 +178,8 @@ SET(D32, uint32_t, 4)
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; /* the driver would never come to an end */ \
     if ((*r = bring(p, SCUDA_LEGACY_STREAM, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    const enum scuda_whose of = scuda_whose(&at, SCUDA_LEGACY_STREAM, ptds); \
-    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
-    if (!touchable(p, &at)) return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, pitch, width, height)); \
+    const int how = scuda_set_how(&at, SCUDA_LEGACY_STREAM, ptds, set_##name(&at, p, pitch, width, height), r); \
+    if (how == 1 || !touchable(p, &at)) return how; \
     *r = settled(scuda_wire_cuMemset##name##_v2(p, pitch, value, width, height, ptds | SCUDA_ANSWER), ptds); \
     return 1; \
   } \
@@ -190,9 +189,7 @@ SET(D32, uint32_t, 4)
     if (height > UINT32_MAX) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
     if ((*r = bring(p, stream, ptds))) return 1; \
     const struct scuda_range at = scuda_range_of(p, SCUDA_AS_GPU); \
-    const enum scuda_whose of = scuda_whose(&at, stream, ptds); \
-    if (of == SCUDA_OF_STRANGER) return *r = CUDA_ERROR_INVALID_VALUE, 1; \
-    return ANSWER_UNLESS(of == SCUDA_OF_OWN && set_##name(&at, p, pitch, width, height)); \
+    return scuda_set_how(&at, stream, ptds, set_##name(&at, p, pitch, width, height), r); \
   }
 SET_2D(D2D8, uint8_t, 1)
 SET_2D(D2D16, uint16_t, 2)

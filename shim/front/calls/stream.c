@@ -43,9 +43,8 @@ enum { OPERATION_WORDS = 6 }; /* of CUstreamBatchMemOpParams; the second is an a
 static int operation(uint64_t address, uint64_t stream, uint32_t ptds, int32_t *r) {
   *r = CUDA_ERROR_INVALID_VALUE;
   const struct scuda_range at = scuda_range_of(address, SCUDA_AS_GPU);
-  const enum scuda_whose of = scuda_whose(&at, stream, ptds);
-  if (of == SCUDA_OF_STRANGER || scuda_range_is_managed(&at)) return 1;
-  return of == SCUDA_OF_OWN && scuda_range_covers(&at, address, 1) ? 0 : 2;
+  if (scuda_range_is_managed(&at)) return 1;
+  return scuda_set_how(&at, stream, ptds, scuda_range_covers(&at, address, 1), r);
 }
 
 /* A value may be an address. */
@@ -69,11 +68,12 @@ OPERATION(cuStreamWaitValue64_v2, uint64_t)
 int scuda_pre_cuStreamBatchMemOp_v2(uint64_t stream, uint32_t count, void *list, uint32_t flags, uint32_t ptds,
                                     int32_t *r) {
   (void)flags;
-  int how = 0;
   const uint64_t *words = list;
-  if (SCUDA_UNLIKELY(scuda_several()) && list && count <= 256) written(stream, list, 8ull * OPERATION_WORDS * count);
-  const int looks = scuda_managed_some() || scuda_gpu_count > 1;
-  for (uint32_t i = 0; looks && how != 1 && list && i < count && count <= 256; i++) {
+  int how = 0;
+  if (!list || count > 256) return 0;
+  if (SCUDA_UNLIKELY(scuda_several())) written(stream, list, 8ull * OPERATION_WORDS * count);
+  if (!scuda_managed_some() && scuda_gpu_count < 2) return 0;
+  for (uint32_t i = 0; how != 1 && i < count; i++) {
     const int one = operation(words[OPERATION_WORDS * i + 1], stream, ptds, r);
     if (one) how = one;
   }
