@@ -52,7 +52,7 @@ func TestKilledAllTheTime(t *testing.T) {
 					p := l.run([]string{"vision", "text"}[i%2], []string{"--gpus", want[0], "--servers", want[1], "--lease",
 						lasts.String()})
 					if n%12 == 0 && killed.CompareAndSwap(n/12-1, n/12) {
-						<-p.has()
+						p.says("its GPUs", func(text string) bool { return strings.Contains(text, "it has ") })
 						p.kill(syscall.SIGKILL)
 					}
 					p.gone()

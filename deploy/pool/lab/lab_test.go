@@ -140,63 +140,66 @@ func begin(t *testing.T, env []string, program string, args ...string) *process 
 	return p
 }
 
-// await waits for a line and gives its parts.
-func (p *process) await(pattern string) []string {
+// patience is how long a test waits for one thing. What does not come within it never does.
+const patience = 4 * time.Minute
+
+// stuck says that something does not come, and where the program stands, if it is one of Go.
+func (p *process) stuck(what string) {
 	p.Helper()
-	re := regexp.MustCompile("(?m)" + pattern)
+	p.kill(syscall.SIGABRT)
+	select {
+	case <-p.ended:
+	case <-time.After(10 * time.Second):
+	}
+	p.Fatalf("%v: %s does not come within %v:\n%s", p.cmd.Args, what, patience, p.out)
+}
+
+// says waits until something is true of what the program has said, or until it ends, when it says whether it is.
+func (p *process) says(what string, is func(text string) bool) bool {
+	p.Helper()
+	over := time.After(patience)
 	for {
 		p.out.mu.Lock()
-		found, more, done := re.FindStringSubmatch(p.out.text.String()), p.out.more, p.out.done
+		text, more, done := p.out.text.String(), p.out.more, p.out.done
 		p.out.mu.Unlock()
-		if found != nil {
-			return found
-		}
-		if done {
-			p.Fatalf("%v ends without %q:\n%s", p.cmd.Args, pattern, p.out)
+		if is(text) || done {
+			return is(text)
 		}
 		select {
 		case <-more:
-		case <-p.Context().Done():
-			p.Fatalf("%q does not come:\n%s", pattern, p.out)
+		case <-over:
+			p.stuck(what)
 		}
 	}
 }
 
-// has is closed when the program has its GPUs, or has ended.
-func (p *process) has() <-chan struct{} {
-	found := make(chan struct{})
-	go func() {
-		defer close(found)
-		for {
-			p.out.mu.Lock()
-			has, more, done := strings.Contains(p.out.text.String(), "it has "), p.out.more, p.out.done
-			p.out.mu.Unlock()
-			if has || done {
-				return
-			}
-			<-more
-		}
-	}()
+// await waits for a line and gives its parts.
+func (p *process) await(pattern string) []string {
+	p.Helper()
+	re := regexp.MustCompile("(?m)" + pattern)
+	var found []string
+	if !p.says(pattern, func(text string) bool { found = re.FindStringSubmatch(text); return found != nil }) {
+		p.Fatalf("%v ends without %q:\n%s", p.cmd.Args, pattern, p.out)
+	}
 	return found
 }
 
 // end waits for its end and that of its output, and gives the status.
 func (p *process) end() int {
+	p.Helper()
 	code := p.gone()
-	for {
-		p.out.mu.Lock()
-		more, done := p.out.more, p.out.done
-		p.out.mu.Unlock()
-		if done {
-			return code
-		}
-		<-more
-	}
+	p.says("the end of its output", func(string) bool { return false })
+	return code
 }
 
 // gone waits for its end, and gives the status. Its output goes on where others have it.
 func (p *process) gone() int {
-	<-p.ended
+	p.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+		p.stuck("its end")
+	}
 	return p.cmd.ProcessState.ExitCode()
 }
 
@@ -351,7 +354,7 @@ func (m *machine) leases() []admin.Lease {
 // until waits until something is true of the pool.
 func (l *lab) until(what string, is func(*plan.State) bool) {
 	l.Helper()
-	ctx, cancel := context.WithCancel(l.Context())
+	ctx, cancel := context.WithTimeout(l.Context(), patience)
 	view, err := l.store.Follow(ctx)
 	if err != nil {
 		cancel()

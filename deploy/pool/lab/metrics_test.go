@@ -52,6 +52,7 @@ func (p *process) comes(figures ...string) string {
 	p.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
+	over := time.After(patience)
 	for {
 		text := p.scrape()
 		none := missing(text, figures)
@@ -60,8 +61,8 @@ func (p *process) comes(figures ...string) string {
 		}
 		select {
 		case <-tick.C:
-		case <-p.Context().Done():
-			p.Fatalf("no %q in\n%s", none, text)
+		case <-over:
+			p.Fatalf("no %q within %v in\n%s", none, patience, text)
 		}
 	}
 }
@@ -94,8 +95,10 @@ func TestMetrics(t *testing.T) {
 	l.etcd.shows("a request", gpus("free", 0), gpus("kept", 1), gpus("leased", 1), "leases 1", "waiting 1")
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for missing(l.etcd.scrape(), []string{"longest_wait_seconds 0"}) == nil {
-		<-tick.C // when it came is said in full seconds, which may be the next one
+	for began := time.Now(); missing(l.etcd.scrape(), []string{"longest_wait_seconds 0"}) == nil; {
+		if <-tick.C; time.Since(began) > patience { // when it came is said in full seconds, which may be the next one
+			t.Fatal("nobody waits for longer than 0 s")
+		}
 	}
 	one.in.Close()
 	two.await("it has ")

@@ -147,15 +147,24 @@ func TestQueue(t *testing.T) {
 			order <- c.name
 		}()
 	}
+	served := func() string {
+		select {
+		case name := <-order:
+			return name
+		case <-time.After(patience):
+			t.Fatal("nobody is served")
+			return ""
+		}
+	}
 	first.in.Close()
 	// vision was served before; so text is first.
 	for _, want := range []string{"t1", "v1"} {
-		if got := <-order; got != want {
+		if got := served(); got != want {
 			t.Fatalf("%s is served, not %s", got, want)
 		}
 		all[map[string]int{"v1": 0, "t1": 2}[want]].in.Close()
 	}
-	got := map[string]bool{<-order: true, <-order: true} // one GPU each
+	got := map[string]bool{served(): true, served(): true} // one GPU each
 	if !got["v2"] || !got["t2"] {
 		t.Errorf("%v", got)
 	}
@@ -214,6 +223,7 @@ func (m *machine) goOn(before []admin.Lease, number int, lasts time.Duration) {
 	m.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
+	over := time.Now().Add(patience)
 	for renewed := 0; renewed < number; <-tick.C {
 		now := m.leases()
 		renewed = 0
@@ -225,6 +235,9 @@ func (m *machine) goOn(before []admin.Lease, number int, lasts time.Duration) {
 			if now[j].Expires.Sub(before[i].Expires) > lasts {
 				renewed++
 			}
+		}
+		if renewed < number && time.Now().After(over) {
+			m.Fatalf("within %v %d of %d leases are renewed: %+v, and before %+v", patience, renewed, number, now, before)
 		}
 	}
 }
