@@ -247,7 +247,7 @@ func (p *process) await(o *output, pattern string) []string {
 		select {
 		case <-changed:
 		case <-deadline:
-			p.t.Fatalf("%s did not print %q within %v\nstdout:\n%s\nstderr:\n%s", p.name, pattern, patience, p.out, p.err)
+			p.stuck(patience, fmt.Sprintf("print %q", pattern))
 		}
 	}
 }
@@ -258,7 +258,7 @@ func (p *process) wait(limit time.Duration) int {
 	select {
 	case <-p.done:
 	case <-time.After(limit):
-		p.t.Fatalf("%s did not end within %v\nstdout:\n%s\nstderr:\n%s", p.name, limit, p.out, p.err)
+		p.stuck(limit, "end")
 	}
 	var e *exec.ExitError
 	if p.state != nil && !errors.As(p.state, &e) {
@@ -289,7 +289,9 @@ func serveBy(t *testing.T, binary string, args ...string) *server {
 	all := append([]string{"-l", "127.0.0.1:0", "--gpu", gpu, "--sim-memory", "1GiB", "--cache-dir", cache}, args...)
 	s := &server{process: start(t, nil, binary, all...), cache: cache}
 	s.addr = s.await(s.out, `^listening on (\S+)$`)[1]
+	servers.Store(s.addr, s)
 	t.Cleanup(func() {
+		servers.Delete(s.addr)
 		if t.Failed() {
 			t.Logf("the server's log:\n%s", s.err)
 		}
