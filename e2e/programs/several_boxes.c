@@ -359,7 +359,8 @@ static void mapped(void) {
       const At a = {3, 2, 0}, b = {77, 5, 0};
       refill(src, (unsigned)i + 1), refill(dst, (unsigned)i + 7);
       use(i / 2);
-      issue(COPY_3D_ASYNC, src, a, dst, b, n / 16 - 100, 25, 1, gpus[way].stream);
+      // a copy that names no contexts is the current one's, and that has to have access to both mappings
+      issue(i / 2 == way ? COPY_3D_ASYNC : PEER_ASYNC, src, a, dst, b, n / 16 - 100, 25, 1, gpus[way].stream);
       wait_for(way);
       move(src, a, dst, b, n / 16 - 100, 25, 1);
       same(dst, "two mappings"), same(src, "two mappings");
