@@ -122,7 +122,7 @@ func TestRecordHasRoom(t *testing.T) {
 			ToHost: math.MaxUint64, Calls: math.MaxUint64, Turn: math.MaxInt64, Waited: math.MaxInt64, Taken: math.MaxInt64}}}
 	for kind, n := range tickets {
 		if kind == transport.KindIntroduce {
-			continue // which are bits
+			continue // which are bits of a word
 		}
 		for i := range min(n, 64) {
 			c.Used[kind+" "+string(rune('0'+i%10))+string(rune('0'+i/10))] = true
@@ -131,9 +131,9 @@ func TestRecordHasRoom(t *testing.T) {
 	for i := range uint32(40) {
 		c.Epochs[i] = 1<<64 - 1
 	}
-	c.Introduced, c.Peers = 1<<64-1, map[uint32]peerUse{}
+	c.Introduced, c.Peers = introductions{Next: math.MaxInt, Used: math.MaxUint64}, map[uint32]peerUse{}
 	for i := range uint32(transport.MaxServers) {
-		c.Peers[i] = peerUse{2 * mostIntroductions, 1<<(transport.PeerPath+1) - 1}
+		c.Peers[i] = peerUse{math.MaxUint32, 1<<(transport.PeerPath+1) - 1}
 	}
 	r.now = c
 	if err := r.write(); err != nil {

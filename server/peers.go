@@ -15,9 +15,6 @@ import (
 	"scuda.dev/scuda/transport/certificate"
 )
 
-// mostIntroductions is how many times a session may have its server connect to others: one bit each is noted.
-const mostIntroductions = 64
-
 // mostIntroducing is how many of these at a time: a client has as many other servers, and asks once for each pair.
 const mostIntroducing = transport.MaxServers - 1
 
@@ -112,6 +109,10 @@ func introduce(s *supervisor, c arrival) error {
 	if target.TLS == nil && s.wantsTLS(net.TCPAddrFromAddrPort(at)) {
 		return refusef(transport.StatusCapability,
 			"this server sends nothing without TLS to %v, as it takes nothing without TLS from there", at.Addr())
+	}
+	if !s.sessions.mayIntroduce(x) {
+		return refusef(transport.StatusCapability, "this server has been asked for too many connections to others; "+
+			"there may be %d more in a minute", introductionsPerMinute)
 	}
 	defer x.meeting.Add(-1)
 	if x.meeting.Add(1) > mostIntroducing {

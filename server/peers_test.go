@@ -219,9 +219,23 @@ func TestIntroduce(t *testing.T) {
 	if err := ask(first, &stolen, to(second, 1)); !errors.Is(err, transport.ErrSession) {
 		t.Errorf("somebody else's session: %v", err)
 	}
-	number = mostIntroductions
+	number = 0
 	if err := ask(first, w, to(second, 9)); !errors.Is(err, transport.ErrSession) {
-		t.Errorf("once too often: %v", err)
+		t.Errorf("a ticket that was used: %v", err)
+	}
+	number = 10_000
+	far := to(second, 9) // of a session that has had many
+	if err := ask(first, w, far); err != nil {
+		t.Errorf("much later: %v", err)
+	}
+	far.Address = nobody
+	for err = nil; err == nil || strings.Contains(err.Error(), "cannot connect"); err = ask(first, w, far) {
+		if number > 10_000+introductionsAtOnce {
+			break
+		}
+	}
+	if !errors.Is(err, transport.ErrCapability) || !strings.Contains(err.Error(), "too many connections to others") {
+		t.Errorf("too often: %v", err)
 	}
 	old := hello(transport.KindCUDA)
 	old.Capabilities = []string{} // of before there were tickets, which would be counted

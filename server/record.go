@@ -38,7 +38,7 @@ type changing struct {
 	Used   map[string]bool   // tickets
 	Epochs map[uint32]uint64 // sockets that its connections have had
 	// tickets to connect to other servers, and the connections that others have made
-	Introduced uint64
+	Introduced introductions
 	Peers      map[uint32]peerUse
 	Meter      usage.State
 	Spent      usage.Used // since its beginning

@@ -38,7 +38,7 @@ type session struct {
 	terms      lease.Terms
 	tickets    bool               // further connections need one
 	used       map[string]bool    // tickets; guarded by sessions.mu
-	introduced uint64             // tickets of that kind, a bit each; guarded by sessions.mu
+	introduced introductions      // guarded by sessions.mu
 	meeting    atomic.Int32       // how many introductions are under way
 	peers      map[uint32]peerUse // of connections of the client's other servers; guarded by sessions.mu
 	grace      time.Duration      // how long it outlives its connections; 0: not at all
@@ -242,7 +242,7 @@ func (x *session) admits(c arrival) bool {
 // tickets is how many further connections a session may have for a purpose.
 var tickets = map[string]int{
 	transport.KindCallback: 1, transport.KindRDMA: 1, transport.KindBulk: transport.MaxBulkConns,
-	transport.KindResume: math.MaxInt, transport.KindIntroduce: mostIntroductions,
+	transport.KindResume: math.MaxInt, transport.KindIntroduce: math.MaxInt,
 }
 
 // permits says whether a connection may join. A client of before there were tickets presents the secret; it knows no
@@ -265,9 +265,7 @@ func (x *session) permits(c arrival) bool {
 		return x.follows(h, n)
 	}
 	if h.Kind == transport.KindIntroduce {
-		before := x.introduced
-		x.introduced |= 1 << n
-		return x.introduced != before
+		return x.introduced.take(n)
 	}
 	use := h.Purpose + " " + strconv.Itoa(n)
 	if x.used[use] {
