@@ -29,8 +29,8 @@ sys.path.insert(0, str(HERE))
 from check import ROOT, RUN  # noqa: E402
 
 LOST = "lost"
-CASES = ["collectives", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth", "jax_shard_map",
-         "jax_training", LOST]
+CASES = ["collectives", "parts", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth",
+         "jax_shard_map", "jax_training", LOST]
 TIMED = ["ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth", "jax_training"]
 
 

@@ -58,6 +58,47 @@ def collectives():
     return exact, {}
 
 
+@case
+def parts():
+    """Parts of a communicator, made by splitting it, with a configuration, and by leaving a rank out; reductions that
+    multiply first; and what has a root."""
+    from torch.distributed.distributed_c10d import _make_nccl_premul_sum
+
+    x = torch.arange(1000, device="cuda", dtype=torch.float32) * (RANK + 1)
+    exact, factor = {}, torch.tensor([0.25], device="cuda") * (RANK + 1)
+
+    def summed(what, group, op=dist.ReduceOp.SUM):
+        y = x.clone()
+        dist.all_reduce(y, op, group=group)
+        exact[what] = digest(y)
+
+    summed("multiplied by the program's", None, _make_nccl_premul_sum(0.5))
+    summed("multiplied by the GPU's", None, _make_nccl_premul_sum(factor))
+    few = max(1, RANKS // 2)
+    halves = [list(range(at, min(at + few, RANKS))) for at in range(0, RANKS, few)]
+    half = dist.split_group(split_ranks=halves)
+    summed("a split", half)
+    summed("a split, multiplied", half, _make_nccl_premul_sum(3.0))
+    options = dist.ProcessGroupNCCL.Options()
+    options.config.min_ctas, options.config.max_ctas, options.config.cga_cluster_size = 2, 4, 2
+    configured = dist.new_group(pg_options=options)
+    summed("configured", configured)
+    odd = dist.new_group(list(range(0, RANKS, 2)))
+    if RANK % 2 == 0:
+        summed("every second rank", odd)
+    y, gathered, last = x.clone(), [torch.empty_like(x) for _ in range(RANKS)], RANKS - 1
+    dist.reduce(y, last)
+    dist.gather(x, gathered if RANK == last else None, last)
+    mine = torch.empty(1000, device="cuda")
+    dist.scatter(mine, [x + i for i in range(RANKS)] if RANK == last else None, last)
+    exact["with a root"] = digest(mine, *([y, *gathered] if RANK == last else []))
+    torch.cuda.synchronize()
+    dist.barrier()
+    if RANK != last:
+        summed("without the last rank", dist.shrink_group([last], group=configured))
+    return exact, {}
+
+
 def ddp(model):
     from torch.nn.parallel import DistributedDataParallel
 
@@ -250,7 +291,8 @@ def lost():
 def main():
     torch.cuda.set_device(0)
     began = time.perf_counter()
-    dist.init_process_group("nccl", device_id=torch.device("cuda", 0) if "EAGER" in os.environ else None)
+    eager = "EAGER" in os.environ or sys.argv[1] == "parts"  # what is split has to be begun
+    dist.init_process_group("nccl", device_id=torch.device("cuda", 0) if eager else None)
     torch.manual_seed(0)
     dist.all_reduce(torch.ones(1, device="cuda"))
     torch.cuda.synchronize()
