@@ -19,8 +19,7 @@ const (
 
 // peers has a program's servers connect to each other, so that copies between them need not come this way.
 //
-// Locks: mu guards which pairs there are. A pair's own is held while its servers connect; those who want to copy
-// meanwhile wait for the outcome.
+// Locks: mu guards which pairs there are, and a pair's own what is known of it. Neither is held while servers connect.
 type peers struct {
 	all *Sessions
 
@@ -30,12 +29,13 @@ type peers struct {
 
 // pair are two servers. Their connections carry bytes both ways.
 type pair struct {
-	mu    sync.Mutex
-	epoch uint32    // how many times they were to connect
-	up    bool      // they are connected
-	never bool      // they cannot be
-	until time.Time // they are left alone
-	rest  time.Duration
+	mu     sync.Mutex
+	epoch  uint32        // how many times they were to connect
+	up     bool          // they are connected
+	never  bool          // they cannot be
+	until  time.Time     // they are left alone
+	rest   time.Duration // for how long, the last time; 0: they have not lost each other
+	trying chan struct{} // they connect; closed when the outcome is known
 }
 
 // between gives the pair of two servers.
@@ -55,13 +55,20 @@ func (ps *peers) between(one, other int) *pair {
 }
 
 // Peer has two servers connect to each other, if they are not connected, and gives the epoch of their connections; 0:
-// there are none. It waits for the outcome.
+// there are none. The first time it waits for the outcome. Later copies do not: whatever has parted the servers may
+// have each try take its whole time.
 func (ps *peers) Peer(from, to int) uint32 {
 	p := ps.between(from, to)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.up && !p.never && time.Now().After(p.until) {
-		ps.connect(p, from, to)
+	if !p.up && !p.never && p.trying == nil && time.Now().After(p.until) {
+		p.trying = make(chan struct{})
+		go ps.connect(p, from, to, p.epoch)
+	}
+	if wait := p.trying; wait != nil && p.rest == 0 {
+		p.mu.Unlock()
+		<-wait
+		p.mu.Lock()
 	}
 	if !p.up {
 		return 0
@@ -90,19 +97,27 @@ func (p *pair) leaveAlone() {
 	p.until = time.Now().Add(p.rest)
 }
 
-// connect has either of two servers connect to the other. p.mu is held.
-func (ps *peers) connect(p *pair, from, to int) {
+// connect has either of two servers connect to the other, in epochs behind one.
+func (ps *peers) connect(p *pair, from, to int, epoch uint32) {
 	var errs []error
 	for _, way := range [][2]int{{from, to}, {to, from}} {
 		dials, listens := ps.all.Of(way[0]), ps.all.Of(way[1])
-		p.epoch++
-		err := dials.introduce(listens, way, p.epoch)
+		epoch++
+		err := dials.introduce(listens, way, epoch)
 		if err == nil {
-			p.up = true
 			dials.log.Debug("two servers are connected", "from", dials.conn.Remote(), "to", listens.conn.Remote())
-			return
+			errs = nil
+			break
 		}
 		errs = append(errs, fmt.Errorf("%s to %s: %w", dials.conn.Remote(), listens.conn.Remote(), err))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.epoch, p.up = epoch, errs == nil
+	close(p.trying)
+	p.trying = nil
+	if p.up {
+		return
 	}
 	if p.rest > 0 { // they were connected: what has parted them may still be there, and need not stay
 		p.leaveAlone()
