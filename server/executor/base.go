@@ -44,7 +44,7 @@ type base struct {
 	threads    map[uint32]*thread
 	captures   map[cuda.CUstream]capture
 	threadMode bool // within inThreadMode
-	barrier    barrier
+	barriers   barriers
 	largeSlots int          // staging slots of a context
 	lastDevice atomic.Int32 // of the context that was made last
 

@@ -23,12 +23,14 @@ func (g *graphs) setThreadMode(c *command) (cuda.CUresult, error) {
 	return cuda.CUDA_SUCCESS, nil
 }
 
-// markBarrierBeforeCapture comes before a capture: work for the legacy stream is forbidden while others capture, and
-// so would be the barrier's mark.
-func (g *graphs) markBarrierBeforeCapture() {
-	if g.barrier.src != nil && g.barrier.recorded != g.barrier.gen {
-		g.launchAll()
-		g.markBarrier()
+// markBarriersBeforeCapture comes before a capture: work for the legacy stream is forbidden while others capture, and
+// so would be a barrier's mark.
+func (g *graphs) markBarriersBeforeCapture() {
+	for kind := range barrierKinds {
+		if !g.isSource(kind, nil) && !g.isRecorded(kind) {
+			g.launchAll()
+			g.markBarrier(kind)
+		}
 	}
 }
 
@@ -65,7 +67,7 @@ func (g *graphs) beginCaptureBy(
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	g.markBarrierBeforeCapture()
+	g.markBarriersBeforeCapture()
 	if r = call(st, mode); r == cuda.CUDA_SUCCESS {
 		g.noteCapture(st, mode, false)
 	}
@@ -97,7 +99,7 @@ func (g *graphs) beginCaptureToGraph(c *command) (cuda.CUresult, error) {
 			return cuda.CUDA_ERROR_INVALID_HANDLE, nil
 		}
 	}
-	g.markBarrierBeforeCapture()
+	g.markBarriersBeforeCapture()
 	r = g.gpu.CuStreamBeginCaptureToGraph(st.real, cuda.CUgraph(real),
 		(*cuda.CUgraphNode)(deps), (*cuda.CUgraphEdgeData)(edges), count, mode)
 	if r == cuda.CUDA_SUCCESS {

@@ -171,7 +171,7 @@ func (s *Session) feedBulk() (bool, error) {
 	if b.image != nil {
 		r = s.modules.keepImage(b.hash, b.image)
 	} else if b.sync && r == cuda.CUDA_SUCCESS && b.st != nil {
-		s.raiseBarrier(b.st)
+		s.raiseBarrier(ordinary, b.st)
 	}
 	s.answer(&b.cmd, r)
 	return true, nil
@@ -256,8 +256,8 @@ func (s *Session) general(c *command) (cuda.CUresult, error) {
 	s.reader.Reset(c.payload)
 	s.writer.Reset()
 	perThread := c.Flags&transport.FlagPTDS != 0
-	if ctx := s.entered; ctx != nil && ctx.legacy.seen != s.barrier.gen {
-		s.passBarrier(&ctx.legacy) // the dispatch does not ask for the legacy stream
+	if ctx := s.entered; ctx != nil && ctx.legacy.passed != s.barriers.gen {
+		s.passBarriers(&ctx.legacy) // the dispatch does not ask for the legacy stream
 	}
 	if c.Flags&transport.FlagAnswer != 0 { // among these are the calls in which the driver waits
 		defer s.ordering.beforeWaitingCall()()

@@ -232,7 +232,7 @@ func (u *uploads) upload3D(
 		return r, nil
 	}
 	if r = u.staging.occupied(sl, st); r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
-		u.raiseBarrier(st)
+		u.raiseBarrier(ordinary, st)
 	}
 	return r, nil
 }

@@ -34,8 +34,8 @@ func (s *Session) launch(c *command) (cuda.CUresult, error) {
 	if r != cuda.CUDA_SUCCESS {
 		return r, nil
 	}
-	if s.barrier.src == st {
-		s.fixBarrier(st)
+	if s.barriers.from(st) {
+		s.fixBarriers(st)
 	}
 	given := rest[attrBytes : attrBytes+uint64(p.ParamBytes)]
 	packed := s.whole(f, given)

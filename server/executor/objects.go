@@ -265,8 +265,10 @@ func (ob *objects) dropContext(ctx *context) {
 			delete(ob.streams, st.handle)
 		}
 	}
-	if ob.barrier.src != nil && ob.barrier.src.ctx == ctx {
-		ob.barrier.src = nil
+	for kind := range barrierKinds {
+		if k := &ob.barriers.of[kind]; k.src != nil && k.src.ctx == ctx {
+			k.src = nil
+		}
 	}
 	delete(ob.contexts, ctx.handle)
 	ob.pinned.give(ctx.pinned)
@@ -285,9 +287,7 @@ func (ob *objects) dropStream(st *stream) {
 	if i := slices.Index(ctx.streams, st); i >= 0 {
 		ctx.streams = slices.Delete(ctx.streams, i, i+1)
 	}
-	if ob.barrier.src == st {
-		ob.settleBarrier()
-	}
+	ob.settleBarriers(st)
 	ob.waits.endWatches(st)
 	delete(ob.captures, st.real)
 	if st.handle != 0 {

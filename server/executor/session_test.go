@@ -57,6 +57,50 @@ func TestSynchronousUploadIsSeenByNonBlockingStreams(t *testing.T) {
 	same(t, got, pattern(n, 3))
 }
 
+// A kernel may wait for uploads to mirrors of pinned memory. They come in their order, on whatever streams they are,
+// and none comes behind a program's upload that is behind the kernel.
+func TestUploadsToMirrors(t *testing.T) {
+	const mirror = flagSync | flagAhead
+	c := connect(t)
+	c.openCallback()
+	one, other := c.stream(1), c.stream(1)
+	flags := c.alloc(4 * maxInline)
+	hold := make(chan struct{})
+	c.hostFunc(one, 1, func() { <-hold })
+	c.upload(flags, make([]byte, 4), one, mirror)
+	c.upload(flags, words(7)[:4], other, mirror)
+	c.must(wire.OpPing, words(0)) // both have been enqueued
+	close(hold)
+	c.must(cuda.OpCuCtxSynchronize, nil)
+	same(t, c.download(flags, 4, 0), words(7)[:4])
+
+	await, offsets := c.function(c.loadModule([]byte(awaiting)), "await", ofModule)
+	for i := range uint64(3) {
+		params := make([]byte, offsets[1]+4)
+		binary.LittleEndian.PutUint64(params, flags+8*i)
+		binary.LittleEndian.PutUint32(params[offsets[1]:], uint32(i+8))
+		c.launch(await, 0, 1, 1, params)
+	}
+	c.upload(flags+maxInline, pattern(8, 1), 0, flagSync)
+	for i, stream := range []uint64{one, other, one} {
+		c.upload(flags+8*uint64(i), words(uint64(i + 8))[:4], stream, mirror)
+	}
+	c.sync(0)
+	same(t, c.download(flags+maxInline, 8, other), pattern(8, 1))
+}
+
+// awaiting has a kernel that waits until a word has a value.
+const awaiting = `.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry await(.param .u64 p, .param .u32 v) {
+.reg .u64 %a; .reg .u32 %x, %v; .reg .pred %q;
+ld.param.u64 %a, [p]; ld.param.u32 %v, [v];
+again: ld.volatile.global.u32 %x, [%a]; setp.ne.u32 %q, %x, %v; @%q bra again;
+ret;
+}
+` + "\x00"
+
 func TestLaunch(t *testing.T) {
 	c := connect(t)
 	mod := c.loadModule(kernels(t))

@@ -28,7 +28,7 @@ type context struct {
 	helper     cuda.CUstream // for events that stand for other events; made on demand
 	// calls of NCCL under way, within which it must not end
 	collectives int
-	mark        cuda.CUevent // the barrier's event when its source lies here
+	barriers    [barrierKinds]cuda.CUevent // of barriers whose source lies here
 }
 
 // stream is a stream of the session.
@@ -39,7 +39,7 @@ type stream struct {
 	legacy      bool
 	nonBlocking bool // not ordered against the legacy stream
 	used        bool // since it was last known to be empty
-	seen        uint64
+	passed      [barrierKinds]uint64 // gen of each barrier
 	sent        uint64       // unanswered commands, of a session that shares memory
 	half        cuda.CUevent // behind the first half of queueMost of them; see pace
 	kernels     uint64       // launches, of graphs too
@@ -192,6 +192,28 @@ func (b *base) addStream(h uint64, real cuda.CUstream, flags uint32) (*stream, e
 
 // stream finds the stream that a command names and prepares it for more work.
 func (b *base) stream(h uint64) (*stream, cuda.CUresult) {
+	st, r := b.streamAhead(h)
+	if r == cuda.CUDA_SUCCESS && st.passed != b.barriers.gen {
+		b.launchAll()
+		b.passBarriers(st)
+	}
+	return st, r
+}
+
+// streamOf is the same for an upload of a kind.
+func (b *base) streamOf(kind barrierKind, h uint64) (*stream, cuda.CUresult) {
+	if kind == ordinary {
+		return b.stream(h)
+	}
+	st, r := b.streamAhead(h)
+	if r == cuda.CUDA_SUCCESS {
+		b.passBarrier(kind, st)
+	}
+	return st, r
+}
+
+// streamAhead is the same for work that comes ahead of the barriers.
+func (b *base) streamAhead(h uint64) (*stream, cuda.CUresult) {
 	var st *stream
 	switch {
 	case h == 0 && b.cmd.Flags&transport.FlagPTDS == 0, h == uint64(cuda.StreamLegacy):
@@ -218,10 +240,6 @@ func (b *base) stream(h uint64) (*stream, cuda.CUresult) {
 	}
 	if b.pacer != nil {
 		b.pacer.mark(st)
-	}
-	if st.seen != b.barrier.gen {
-		b.launchAll()
-		b.passBarrier(st)
 	}
 	return st, cuda.CUDA_SUCCESS
 }
@@ -281,85 +299,125 @@ func (b *base) recordEvent(st *stream) (cuda.CUevent, cuda.CUresult) {
 	return e, cuda.CUDA_SUCCESS
 }
 
-// barrier orders streams behind a synchronous upload. Natively such a call returns when the data have arrived, so
-// every later command on any stream sees them; here it returns earlier. Streams that are not ordered behind the
-// upload's stream anyway wait for it before their next command. Nothing is recorded until there is such a stream, or
-// a kernel that it should not wait for.
+// barrier orders streams behind an upload that comes before all later work. Natively a synchronous upload returns when
+// the data have arrived, so every later command on any stream sees them; here it returns earlier. Streams that are not
+// ordered behind the upload's stream anyway wait for it before their next command. Nothing is recorded until there is
+// such a stream, or a kernel that it should not wait for.
 type barrier struct {
 	src      *stream
-	gen      uint64
-	recorded uint64 // gen that the source context's mark stands for
+	recorded uint64 // gen that the source context's event stands for
 }
 
-// raiseBarrier notes a synchronous upload on st.
-func (b *base) raiseBarrier(st *stream) {
-	if b.barrier.src != nil && b.barrier.src != st {
-		if e, ok := b.markBarrier(); ok {
+// barrierKind tells uploads apart by what they may wait for.
+type barrierKind int
+
+const (
+	// The program's uploads, and those of unified memory, are behind what their stream has.
+	ordinary barrierKind = iota
+	// A kernel may wait for what the program writes to pinned memory. So uploads to its mirrors wait for each other
+	// alone, whatever streams they are on: the program's may be behind that kernel.
+	mirrors
+	barrierKinds
+)
+
+// barriers are one of each kind. gen counts its uploads.
+type barriers struct {
+	of  [barrierKinds]barrier
+	gen [barrierKinds]uint64
+}
+
+// raiseBarrier notes an upload on st.
+func (b *base) raiseBarrier(kind barrierKind, st *stream) {
+	k := &b.barriers.of[kind]
+	if k.src != nil && k.src != st {
+		if e, ok := b.markBarrier(kind); ok {
 			b.gpu.CuStreamWaitEvent(st.real, e, 0) // so that waiting for st covers the earlier upload as well
 		}
 	}
-	b.barrier.gen++
-	b.barrier.src = st
-	st.seen = b.barrier.gen
+	b.barriers.gen[kind]++
+	k.src = st
+	st.passed[kind] = b.barriers.gen[kind]
 }
 
-// markBarrier gives an event behind the last synchronous upload, false when that has arrived.
-func (b *base) markBarrier() (cuda.CUevent, bool) {
-	k := &b.barrier
+// markBarrier gives an event behind the last upload, false when that has arrived.
+func (b *base) markBarrier(kind barrierKind) (cuda.CUevent, bool) {
+	k := &b.barriers.of[kind]
 	ctx := k.src.ctx
-	if k.recorded != k.gen {
+	mark := &ctx.barriers[kind]
+	if k.recorded != b.barriers.gen[kind] {
 		r := b.within(ctx, func() cuda.CUresult {
-			if ctx.mark == 0 {
+			if *mark == 0 {
 				e, r := b.event(ctx)
 				if r != cuda.CUDA_SUCCESS {
 					return r
 				}
-				ctx.mark = e
+				*mark = e
 			}
-			return b.gpu.CuEventRecord(ctx.mark, k.src.real)
+			return b.gpu.CuEventRecord(*mark, k.src.real)
 		})
 		if r != cuda.CUDA_SUCCESS { // a sticky error, which every later command reports by itself
 			return 0, false
 		}
-		k.recorded = k.gen
+		k.recorded = b.barriers.gen[kind]
 	}
-	if b.gpu.CuEventQuery(ctx.mark) != cuda.CUDA_ERROR_NOT_READY {
+	if b.gpu.CuEventQuery(*mark) != cuda.CUDA_ERROR_NOT_READY {
 		k.src = nil
 		return 0, false
 	}
-	return ctx.mark, true
+	return *mark, true
 }
 
-// passBarrier makes st wait for the last synchronous upload.
-func (b *base) passBarrier(st *stream) {
-	k := &b.barrier
+// passBarriers makes st wait for the last upload of each kind.
+func (b *base) passBarriers(st *stream) {
+	for kind := range barrierKinds {
+		b.passBarrier(kind, st)
+	}
+}
+
+func (b *base) passBarrier(kind barrierKind, st *stream) {
+	k := &b.barriers.of[kind]
 	switch {
+	case st.passed[kind] == b.barriers.gen[kind]:
 	case k.src == nil, k.src == st, k.src.legacy && !st.nonBlocking && k.src.ctx == st.ctx:
 	case b.isCapturing(st):
 		return // a captured wait would be wrong; the graph's launch passes the barrier
 	default:
 		b.inRelaxedMode(func() {
-			if e, ok := b.markBarrier(); ok {
+			if e, ok := b.markBarrier(kind); ok {
 				b.gpu.CuStreamWaitEvent(st.real, e, 0)
 			}
 		})
 	}
-	st.seen = k.gen
+	st.passed[kind] = b.barriers.gen[kind]
 }
 
-// fixBarrier is called before a kernel follows the last synchronous upload on its stream: others must not wait for
-// the kernel, which may wait for them.
-func (b *base) fixBarrier(st *stream) {
-	if b.barrier.recorded != b.barrier.gen && len(b.streams) > 0 && !b.isCapturing(st) {
-		b.launchAll()
-		b.markBarrier()
+// fixBarriers is called before a kernel follows uploads on its stream: others must not wait for the kernel, which may
+// wait for them.
+func (b *base) fixBarriers(st *stream) {
+	for kind := range barrierKinds {
+		if b.isSource(kind, st) && !b.isRecorded(kind) && len(b.streams) > 0 && !b.isCapturing(st) {
+			b.launchAll()
+			b.markBarrier(kind)
+		}
 	}
 }
 
-// settleBarrier is called before the barrier's source ends: from then on its recorded event stands for it.
-func (b *base) settleBarrier() {
-	ghost := &stream{ctx: b.barrier.src.ctx}
-	if _, busy := b.markBarrier(); busy {
-		b.barrier.src = ghost
+func (b *barriers) from(st *stream) bool { return b.of[ordinary].src == st || b.of[mirrors].src == st }
+
+func (b *base) isSource(kind barrierKind, st *stream) bool { return b.barriers.of[kind].src == st }
+
+func (b *base) isRecorded(kind barrierKind) bool {
+	return b.barriers.of[kind].recorded == b.barriers.gen[kind]
+}
+
+// settleBarriers is called before a stream ends: from then on a recorded event stands for it.
+func (b *base) settleBarriers(st *stream) {
+	for kind := range barrierKinds {
+		if !b.isSource(kind, st) {
+			continue
+		}
+		if _, busy := b.markBarrier(kind); busy {
+			b.barriers.of[kind].src = &stream{ctx: st.ctx}
+		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 const (
 	flagSync    = wire.CopySync    // wire.CopyH2D.Flags, wire.CopyD2H.Flags: the synchronous form
 	flagDone    = wire.CopyDone    // wire.CopyD2H.Flags: a DONE message ends the transfer
-	flagAhead   = wire.CopyAhead   // wire.CopyH2D.Flags: past the barrier
+	flagAhead   = wire.CopyAhead   // wire.CopyH2D.Flags: to a mirror, past the program's uploads
 	flagMirror  = wire.CopyMirror  // wire.CopyH2D.Flags: the target is pinned memory's mirror
 	flagManaged = wire.CopyManaged // of both: blocks of unified memory
 	flagPush    = wire.CopyPush    // wire.CopyD2H.Flags, wire.HostChanges.Flags: which come with a wait, not for a fault
@@ -77,10 +77,11 @@ func (u *uploads) copyH2D(c *command) (cuda.CUresult, error) {
 	if p.Bytes > maxInline || uint64(len(data)) != transport.Pad(p.Bytes) {
 		return 0, protocolError("upload of %d bytes with %d bytes of data", p.Bytes, len(data))
 	}
-	if st := u.streams[p.Stream]; st != nil && p.Flags&flagAhead != 0 {
-		st.seen = u.barrier.gen // the barrier's upload may be behind the kernel that waits for this one
+	kind := ordinary
+	if p.Flags&flagAhead != 0 {
+		kind = mirrors
 	}
-	st, r := u.uploadStream(p)
+	st, r := u.uploadStream(p, kind)
 	if r != cuda.CUDA_SUCCESS || p.Bytes == 0 {
 		return r, nil
 	}
@@ -90,14 +91,14 @@ func (u *uploads) copyH2D(c *command) (cuda.CUresult, error) {
 		u.hostmem.noteSent(p.Dst, data[:p.Bytes])
 	}
 	if r == cuda.CUDA_SUCCESS && p.Flags&flagSync != 0 {
-		u.raiseBarrier(st)
+		u.raiseBarrier(kind, st)
 	}
 	return r, nil
 }
 
 // uploadStream finds the stream of an upload and refuses what natively is refused during a capture.
-func (u *uploads) uploadStream(p *wire.CopyH2D) (*stream, cuda.CUresult) {
-	st, r := u.stream(p.Stream)
+func (u *uploads) uploadStream(p *wire.CopyH2D, kind barrierKind) (*stream, cuda.CUresult) {
+	st, r := u.streamOf(kind, p.Stream)
 	if r != cuda.CUDA_SUCCESS || len(u.captures) == 0 {
 		return st, r
 	}
@@ -121,7 +122,7 @@ func (u *uploads) startUpload(c *command, p *wire.CopyH2D) (cuda.CUresult, error
 		return 0, protocolError("upload of %d bytes with %d bytes of bulk data", p.Bytes, n)
 	}
 	b := u.startBulk(c, n)
-	st, r := u.uploadStream(p)
+	st, r := u.uploadStream(p, ordinary)
 	if r != cuda.CUDA_SUCCESS {
 		b.result = r
 		return r, nil

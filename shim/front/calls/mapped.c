@@ -8,10 +8,11 @@
  *
  * The core's sender compares, when it takes launches from the ring: once for all that it sends together, and what
  * changed goes ahead of them. So all that was written before any of these calls is there before its kernel starts.
- * What was written later may be, too, as natively. Uploads travel on a stream of ours, for which all later work waits.
+ * What was written later may be, too, as natively. Uploads travel on streams of ours, one a context. All later work
+ * waits for them, and they for each other alone, as a kernel may wait for any of them.
  *
- * Locks, in the order in which they are taken: downloads, then the ring's, the sender's, lock, marks. Nobody waits for
- * the sender or for an answer while he holds one of the last two. */
+ * Locks, in the order in which they are taken: making, downloads, then the ring's, the sender's, lock, marks. Nobody
+ * waits for the sender or for an answer while he holds one of the last two. */
 #include "base/server.h"
 #include "calls/calls.h"
 
@@ -52,7 +53,7 @@ static struct { struct mapped *m; uint64_t at; const uint8_t *first; int flags; 
 
 static scuda_lock_t downloads;     /* there is one at a time; it guards what is incoming, but for bytes that come */
 
-static scuda_lock_t marks;         /* guards what follows */
+static scuda_lock_t making, marks; /* one thread at a time makes a stream of ours; guards what follows */
 /* Of each server. on: the streams on which kernels may have written since what they wrote was last fetched; others:
  * there are more than fit. context: of the last launch. */
 enum { ON_MAX = 16 };
@@ -102,9 +103,11 @@ static int has_stream(uint64_t context, uint64_t life) {
 /* Makes sure that uploads for launches in a context, which has that life, have their stream. */
 static int32_t make_stream(uint64_t context, uint64_t life) {
   struct scuda_uvm_self self;
-  int32_t r = scuda_uvm_begin(&self, context);
-  uint64_t stream = r ? 0 : self.stream;
-  if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0); /* uploads pass what is in the ring: it may be new */
+  uint64_t stream = 0;
+  int32_t r = scuda_uvm_enter(&self, context);
+  /* not the one for unified memory, whose copies may be behind a kernel that waits */
+  if (!r) r = scuda_wire_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING, 0);
+  if (!r) r = scuda_wire_cuStreamSynchronize(stream, 0); /* uploads pass what is in the ring */
   scuda_uvm_end(&self);
   if (r) return r;
   scuda_lock(&marks);
@@ -124,7 +127,11 @@ static int32_t make_stream(uint64_t context, uint64_t life) {
 
 static int32_t ready(uint64_t context) {
   uint64_t life = scuda_context_life(context);
-  return SCUDA_LIKELY(!life || has_stream(context, life)) ? CUDA_SUCCESS : make_stream(context, life);
+  if (SCUDA_LIKELY(!life || has_stream(context, life))) return CUDA_SUCCESS;
+  scuda_lock(&making);
+  int32_t r = has_stream(context, life) ? CUDA_SUCCESS : make_stream(context, life);
+  scuda_unlock(&making);
+  return r;
 }
 
 static uint64_t block_bytes(const struct mapped *m, uint64_t at) {
@@ -258,8 +265,7 @@ static void take(struct mapped *m, uint64_t from, uint64_t bytes, struct scuda_m
   u->dst = m->device + from;
   u->bytes = bytes;
   u->data = to;
-  u->flags = SCUDA_COPY_SYNC | (by_changes(m) && !late ? SCUDA_COPY_MIRROR : 0) |
-             (u->only_flags ? SCUDA_COPY_AHEAD : 0);
+  u->flags = SCUDA_COPY_SYNC | SCUDA_COPY_AHEAD | (by_changes(m) && !late ? SCUDA_COPY_MIRROR : 0);
   if (SCUDA_UNLIKELY(scuda_several())) scuda_managed_uploaded(u->server, u->dst, to, bytes);
   if (SCUDA_UNLIKELY(scuda_tracing)) scuda_trace_note(SCUDA_COUNT_SENT, OP_COPY_H2D, 0, bytes);
 }

@@ -18,6 +18,7 @@ int32_t scuda_managed_held(const void *names, uint64_t bytes);
  * that it named last. The second is needed after a failure as well. */
 struct scuda_uvm_self { struct scuda_self self; uint64_t stream; uint32_t server; };
 int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context);
+int32_t scuda_uvm_enter(struct scuda_uvm_self *s, uint64_t context); /* likewise, without a stream */
 void scuda_uvm_end(const struct scuda_uvm_self *s);
 static inline int scuda_is_managed(uint64_t p) { return scuda_range_of(p, SCUDA_AS_MANAGED).flags != 0; }
 /* Before work of a stream: what the program wrote in the memory that it takes goes up, and the GPU owns that. A copy or

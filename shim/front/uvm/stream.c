@@ -6,13 +6,18 @@
 static struct own_stream { struct own_stream *next; uint64_t life, stream; } *own_streams;
 static scuda_lock_t lock;
 
-int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context) {
+int32_t scuda_uvm_enter(struct scuda_uvm_self *s, uint64_t context) {
   s->self = scuda_self_begin(context);
   s->server = scuda_thread()->server;
+  s->stream = 0;
   scuda_thread()->server = 0; /* its context says it */
-  uint64_t life = scuda_context_life(context);
-  if (!life) return scuda_no_context(); /* with it its streams have ended */
-  int32_t r = CUDA_SUCCESS;
+  return scuda_context_life(context) ? CUDA_SUCCESS : scuda_no_context(); /* with it its streams have ended */
+}
+
+int32_t scuda_uvm_begin(struct scuda_uvm_self *s, uint64_t context) {
+  int32_t r = scuda_uvm_enter(s, context);
+  if (r) return r;
+  const uint64_t life = scuda_context_life(context);
   scuda_lock(&lock);
   struct own_stream *c = own_streams;
   while (c && c->life != life) c = c->next;

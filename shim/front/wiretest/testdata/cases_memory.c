@@ -426,6 +426,8 @@ void mapped(void) {
   const struct wire_copy_h2d *m = (const void *)rec->commands[n + 1]->payload;
   WANT(m->dst, d + 4096);
   WANT(m->bytes, 4096);
+  /* later work waits for it, as it is on a stream of ours; it waits for nothing that may be behind the kernel */
+  WANT(m->flags, WIRE_COPY_SYNC | WIRE_COPY_AHEAD);
   pinned[5000] = 2;                              /* after the launch: the kernel may wait for it */
   rec->answer = written;
   CK(cuCtxSynchronize());
@@ -433,7 +435,6 @@ void mapped(void) {
   m = (const void *)rec->commands[sent() - 3]->payload;
   WANT(m->dst, d + 5000);
   WANT(m->bytes, 1);
-  /* later work waits for it, as it is on a stream of ours; it waits for nothing that may be behind the kernel */
   WANT(m->flags, WIRE_COPY_SYNC | WIRE_COPY_AHEAD);
   WANT(((const struct wire_copy_d2h *)last(OP_COPY_D2H)->payload)->bytes, 3 * 4096);
   WANT(pinned[7], 42);
