@@ -266,7 +266,7 @@ const (
 	CopyMirror  = 4  // into pinned memory's device mirror, see host_changes
 	CopyManaged = 8  // unified memory's blocks
 	CopyPush    = 16 // which come with a wait, not for a fault
-	CopyAhead   = 32 // copy_h2d alone: to pinned memory's mirror; a kernel may wait for it, so it waits for other such uploads alone
+	CopyAhead   = 32 // copy_h2d alone: to pinned memory's mirror; it waits for other such uploads alone, as a kernel may for it
 )
 
 // Flags: copy_3d.flags, beside sync and done of copies.

@@ -37,14 +37,14 @@ type stream struct {
 	real        cuda.CUstream
 	ctx         *context
 	legacy      bool
-	nonBlocking bool // not ordered against the legacy stream
-	used        bool // since it was last known to be empty
+	nonBlocking bool                 // not ordered against the legacy stream
+	used        bool                 // since it was last known to be empty
 	passed      [barrierKinds]uint64 // gen of each barrier
-	sent        uint64       // unanswered commands, of a session that shares memory
-	half        cuda.CUevent // behind the first half of queueMost of them; see pace
-	kernels     uint64       // launches, of graphs too
-	timed       uint64       // so many of them when a mark of timelimit was put here
-	judged      uint64       // so many of them have been seen to end without a failed assertion
+	sent        uint64               // unanswered commands, of a session that shares memory
+	half        cuda.CUevent         // behind the first half of queueMost of them; see pace
+	kernels     uint64               // launches, of graphs too
+	timed       uint64               // so many of them when a mark of timelimit was put here
+	judged      uint64               // so many of them have been seen to end without a failed assertion
 	downloads   []*chunk
 	mark        *mark // which the GPU writes behind asynchronous downloads
 	watches     []*watch
