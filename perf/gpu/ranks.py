@@ -62,7 +62,7 @@ def collectives():
 def parts():
     """Parts of a communicator, made by splitting it, with a configuration, and by leaving a rank out; reductions that
     multiply first; and what has a root."""
-    from torch.distributed.distributed_c10d import _make_nccl_premul_sum
+    from torch._C._distributed_c10d import _make_nccl_premul_sum
 
     x = torch.arange(1000, device="cuda", dtype=torch.float32) * (RANK + 1)
     exact, factor = {}, torch.tensor([0.25], device="cuda") * (RANK + 1)
@@ -78,6 +78,7 @@ def parts():
     halves = [list(range(at, min(at + few, RANKS))) for at in range(0, RANKS, few)]
     half = dist.split_group(split_ranks=halves)
     summed("a split", half)
+    summed("a split of all, backwards", dist.split_group(split_ranks=[list(range(RANKS))[::-1]]))
     summed("a split, multiplied", half, _make_nccl_premul_sum(3.0))
     options = dist.ProcessGroupNCCL.Options()
     options.config.min_ctas, options.config.max_ctas, options.config.cga_cluster_size = 2, 4, 2
@@ -96,6 +97,8 @@ def parts():
     dist.barrier()
     if RANK != last:
         summed("without the last rank", dist.shrink_group([last], group=configured))
+    else:
+        dist.destroy_process_group(configured)  # the others end theirs, which waits for it
     return exact, {}
 
 
