@@ -102,6 +102,8 @@ static struct comm *new_comm(int rank, int ranks) {
   }
   c->rank = rank;
   c->ranks = ranks;
+  c->listener = -1;
+  for (int i = 0; i < ranks; i++) c->peers[i] = (struct peer){.star = {-1, 0}, .to = {-1, 0}, .from = {-1, 0}};
   pthread_mutex_init(&c->lock, NULL);
   pthread_cond_init(&c->changed, NULL);
   return c;
