@@ -107,10 +107,11 @@ static void freed_early(void) {
 
 // A kernel waits for what the program writes before it asks for a copy. The copy waits for the kernel, so the flag goes
 // ahead of it: the copy is of the other GPU's memory, or of both, in the kernel's stream.
-static void flags(void) {
+static void flags(int home) {
+  const int away = !home;
   CUmodule m;
   CUdeviceptr p;
-  use(0);
+  use(home);
   CK(cuModuleLoadData(&m, await_ptx()));
   CUfunction await = function(m, "await");
   volatile uint32_t *flag;
@@ -120,22 +121,25 @@ static void flags(void) {
   for (uint32_t round = 1; round <= 6; round++) {
     for (int i = 0; i < BIG / 4; i++) host[i] = (float)i + (float)round;
     flag[0] = 0;
-    use(0);
-    CK(LAUNCH(await, 1, 1, 0, gpus[0].stream, &p, &round));
+    use(home);
+    CK(LAUNCH(await, 1, 1, 0, gpus[home].stream, &p, &round));
+    // what was there before the launch goes up, and the flag behind it
+    WANT(cuStreamQuery(gpus[home].stream), CUDA_ERROR_NOT_READY);
     flag[0] = round;
     switch (round % 3) {
-    case 0: CK(cuMemcpyHtoDAsync(gpus[1].far, host, BIG, gpus[0].stream)); break;
+    case 0: CK(cuMemcpyHtoDAsync(gpus[away].far, host, BIG, gpus[home].stream)); break;
     case 1:
-      CK(cuMemcpyHtoD(gpus[0].far, host, BIG)); // of no stream that the kernel is in
-      CK(cuMemcpyDtoDAsync(gpus[1].far, gpus[0].far, BIG, gpus[0].stream));
+      CK(cuMemcpyHtoD(gpus[home].far, host, BIG)); // of no stream that the kernel is in
+      CK(cuMemcpyDtoDAsync(gpus[away].far, gpus[home].far, BIG, gpus[home].stream));
       break;
     case 2:
-      use(1);
-      CK(cuMemcpyHtoD(gpus[1].far, host, BIG));
-      CK(cuMemcpyPeerAsync(gpus[0].far, gpus[0].context, gpus[1].far, gpus[1].context, BIG, gpus[0].stream));
+      use(away);
+      CK(cuMemcpyHtoD(gpus[away].far, host, BIG));
+      CK(cuMemcpyPeerAsync(gpus[home].far, gpus[home].context, gpus[away].far, gpus[away].context, BIG,
+                           gpus[home].stream));
     }
-    CK(cuStreamSynchronize(gpus[0].stream));
-    CK(cuMemcpyDtoH(back, round % 3 == 2 ? gpus[0].far : gpus[1].far, BIG));
+    CK(cuStreamSynchronize(gpus[home].stream));
+    CK(cuMemcpyDtoH(back, round % 3 == 2 ? gpus[home].far : gpus[away].far, BIG));
     CHECK(!memcmp(host, back, BIG), "round %u: the copy is another one", round);
   }
   CK(cuMemFreeHost((void *)flag));
@@ -160,7 +164,7 @@ int main(int argc, char **argv) {
   at_once();
   events();
   freed_early();
-  flags();
+  for (int home = 0; home < 2; home++) flags(home);
   printf("pinned memory of two servers\n");
   return 0;
 }

@@ -405,7 +405,7 @@ static int can_upload(uint64_t context) { return context && has_stream(context, 
  * of another context, as all reach the range. */
 static uint64_t context_on(uint32_t server) {
   const struct scuda_thread *t = scuda_thread();
-  if (SCUDA_LIKELY(t->server == server && can_upload(t->current))) return t->current;
+  if (SCUDA_LIKELY(can_upload(t->current) && scuda_slot_server(t->current) == server)) return t->current;
   for (const struct own_stream *o = atomic_load(&own_streams); o; o = o->next)
     if (can_upload(o->context) && scuda_slot_server(o->context) == server) return o->context;
   return 0;
