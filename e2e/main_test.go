@@ -167,6 +167,25 @@ func (o *output) Since(n int) string {
 	return string(o.text.Bytes()[n:])
 }
 
+// until waits until something is true of what was printed, and says whether it is. Else the output has ended, or the
+// time is over.
+func (o *output) until(limit time.Duration, is func(text string) bool) (found, ended bool) {
+	deadline := time.After(limit)
+	for {
+		o.mu.Lock()
+		text, changed := o.text.String(), o.changed
+		o.mu.Unlock()
+		if is(text) || changed == nil {
+			return is(text), changed == nil
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			return false, false
+		}
+	}
+}
+
 // Len is how many bytes were printed.
 func (o *output) Len() int {
 	o.mu.Lock()
@@ -233,23 +252,16 @@ func start(t *testing.T, env []string, name string, args ...string) *process {
 func (p *process) await(o *output, pattern string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile("(?m)" + pattern)
-	deadline := time.After(patience)
-	for {
-		o.mu.Lock()
-		text, changed := o.text.String(), o.changed
-		o.mu.Unlock()
-		if m := re.FindStringSubmatch(text); m != nil {
-			return m
-		}
-		if changed == nil {
-			p.t.Fatalf("%s ended without printing %q\nstdout:\n%s\nstderr:\n%s", p.name, pattern, p.out, p.err)
-		}
-		select {
-		case <-changed:
-		case <-deadline:
-			p.stuck(patience, fmt.Sprintf("print %q", pattern))
-		}
+	var m []string
+	found, ended := o.until(patience, func(text string) bool { m = re.FindStringSubmatch(text); return m != nil })
+	switch {
+	case found:
+	case ended:
+		p.t.Fatalf("%s ended without printing %q\nstdout:\n%s\nstderr:\n%s", p.name, pattern, p.out, p.err)
+	default:
+		p.stuck(patience, fmt.Sprintf("print %q", pattern))
 	}
+	return m
 }
 
 // wait waits for the end within limit and gives the exit status, -1 for a signal.

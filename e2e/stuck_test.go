@@ -51,17 +51,5 @@ func (s *server) sayStacks() {
 	for _, pid := range s.workers(s.t) {
 		_ = syscall.Kill(pid, syscall.SIGQUIT)
 	}
-	for over := time.After(10 * time.Second); !strings.Contains(s.err.Since(said), "session ended"); {
-		s.err.mu.Lock()
-		changed := s.err.changed
-		s.err.mu.Unlock()
-		if changed == nil {
-			return
-		}
-		select {
-		case <-changed:
-		case <-over:
-			return
-		}
-	}
+	s.err.until(10*time.Second, func(text string) bool { return strings.Contains(text[said:], "worker crashed") })
 }

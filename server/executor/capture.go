@@ -27,7 +27,7 @@ func (g *graphs) setThreadMode(c *command) (cuda.CUresult, error) {
 // so would be a barrier's mark.
 func (g *graphs) markBarriersBeforeCapture() {
 	for kind := range barrierKinds {
-		if !g.isSource(kind, nil) && !g.isRecorded(kind) {
+		if g.barriers.of[kind].src != nil && !g.barriers.isRecorded(kind) {
 			g.launchAll()
 			g.markBarrier(kind)
 		}

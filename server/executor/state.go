@@ -326,6 +326,11 @@ type barriers struct {
 	gen [barrierKinds]uint64
 }
 
+// from says whether the last upload of a kind was on st.
+func (b *barriers) from(st *stream) bool { return b.of[ordinary].src == st || b.of[mirrors].src == st }
+
+func (b *barriers) isRecorded(kind barrierKind) bool { return b.of[kind].recorded == b.gen[kind] }
+
 // raiseBarrier notes an upload on st.
 func (b *base) raiseBarrier(kind barrierKind, st *stream) {
 	k := &b.barriers.of[kind]
@@ -344,7 +349,7 @@ func (b *base) markBarrier(kind barrierKind) (cuda.CUevent, bool) {
 	k := &b.barriers.of[kind]
 	ctx := k.src.ctx
 	mark := &ctx.barriers[kind]
-	if k.recorded != b.barriers.gen[kind] {
+	if !b.barriers.isRecorded(kind) {
 		r := b.within(ctx, func() cuda.CUresult {
 			if *mark == 0 {
 				e, r := b.event(ctx)
@@ -395,29 +400,22 @@ func (b *base) passBarrier(kind barrierKind, st *stream) {
 // wait for them.
 func (b *base) fixBarriers(st *stream) {
 	for kind := range barrierKinds {
-		if b.isSource(kind, st) && !b.isRecorded(kind) && len(b.streams) > 0 && !b.isCapturing(st) {
+		if b.barriers.of[kind].src == st && !b.barriers.isRecorded(kind) && len(b.streams) > 0 && !b.isCapturing(st) {
 			b.launchAll()
 			b.markBarrier(kind)
 		}
 	}
 }
 
-func (b *barriers) from(st *stream) bool { return b.of[ordinary].src == st || b.of[mirrors].src == st }
-
-func (b *base) isSource(kind barrierKind, st *stream) bool { return b.barriers.of[kind].src == st }
-
-func (b *base) isRecorded(kind barrierKind) bool {
-	return b.barriers.of[kind].recorded == b.barriers.gen[kind]
-}
-
 // settleBarriers is called before a stream ends: from then on a recorded event stands for it.
 func (b *base) settleBarriers(st *stream) {
 	for kind := range barrierKinds {
-		if !b.isSource(kind, st) {
+		k := &b.barriers.of[kind]
+		if k.src != st {
 			continue
 		}
 		if _, busy := b.markBarrier(kind); busy {
-			b.barriers.of[kind].src = &stream{ctx: st.ctx}
+			k.src = &stream{ctx: st.ctx}
 		}
 	}
 }
