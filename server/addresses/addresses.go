@@ -35,6 +35,8 @@ const (
 	heapRoom, raceHeap = 64 << 30, 0xc0_0000_0000
 	// piece is the smallest part that is taken of what the system does not offer by itself.
 	piece = 2 << 20
+	// spareRoom is what is free for others while addresses are lent: more than anything that a worker asks for.
+	spareRoom = 64 << 30
 	// biggest is what the system is asked for first: every window has room for that in one piece.
 	biggest = 1 << 40
 )
@@ -183,18 +185,34 @@ func noMemory(err error) error {
 		ErrNoWindow, err)
 }
 
-// Release gives addresses free that no server's window has, for memory at the client's addresses, if all of them were
-// taken. Whoever wants them has to ask for them at once: the system offers them to anybody.
-func (k *Kept) Release(at, bytes uint64) bool {
+// Lend has use called while addresses are free that were taken, for memory at the client's addresses, and takes back
+// what use says it has not used. What a server's window has is not given, nor what was not taken as a whole.
+//
+// The system offers what is free to other threads as well, the highest first, and what they put there stays. So there
+// is more free above meanwhile, in no server's window either.
+func (k *Kept) Lend(at, bytes uint64, use func() bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	r := window.Range{From: at, To: at + bytes}
-	if r.To <= r.From || r.Overlaps(window.Range{From: window.Low, To: window.High}) {
-		return false
+	if r.To <= r.From || r.Overlaps(window.Range{From: window.Low, To: window.High}) || !k.give(r) {
+		use()
+		return nil
 	}
+	above := k.spare(r.To)
+	defer k.takeOffered(k.window.To) // holes beside what others have put there
+	// What is above is free before, and for longer.
+	free(above.From, above.To-above.From)
+	free(at, bytes)
+	if use() {
+		return k.take(above)
+	}
+	return errors.Join(k.take(r), k.take(above))
+}
+
+// give notes that a range is not taken any more. ok is false, and nothing is changed, where not all of it was.
+func (k *Kept) give(r window.Range) (ok bool) {
 	for i, t := range k.taken {
-		if t.Holds(at, bytes) {
-			free(at, bytes)
+		if t.Holds(r.From, r.To-r.From) {
 			k.taken = slices.Replace(k.taken, i, i+1, without(t, r)...)
 			return true
 		}
@@ -202,11 +220,18 @@ func (k *Kept) Release(at, bytes uint64) bool {
 	return false
 }
 
-// Retake takes what is free of addresses that were released.
-func (k *Kept) Retake(at, bytes uint64) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.take(window.Range{From: at, To: at + bytes})
+// spare gives the highest part, of up to spareRoom, of what was taken above an address. None is empty.
+func (k *Kept) spare(above uint64) (r window.Range) {
+	for _, t := range k.taken {
+		t.From = max(t.From, above, t.To-min(t.To, spareRoom))
+		if t.From < t.To && t.To-t.From >= r.To-r.From {
+			r = t
+		}
+	}
+	if r.From < r.To {
+		k.give(r)
+	}
+	return r
 }
 
 // note remembers a range that was taken.

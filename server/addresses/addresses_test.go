@@ -153,26 +153,65 @@ func use() error {
 // lend gives room at the client's addresses, and takes it back.
 func lend(k *Kept) error {
 	const at, bytes = window.ClientLow + 5<<36, 64 << 30
-	if k.Release(k.window.From, bytes) || k.Release(window.Low, bytes) || k.Release(window.High-bytes, bytes) ||
-		k.Release(^uint64(0)-4096, bytes) || k.Release(at, 0) {
-		return fmt.Errorf("lends what a server's window has: %#x", k.window)
+	isFree := func(at uint64) bool {
+		err := takeAt(at, 4096)
+		if err == nil {
+			free(at, 4096)
+		}
+		return err == nil
 	}
-	taken := slices.Clone(k.taken)
-	if !k.Release(at, bytes) || k.Release(at, bytes) {
-		return fmt.Errorf("does not lend %#x once", uint64(at))
+	for _, r := range []window.Range{
+		{From: k.window.From, To: k.window.From + bytes}, {From: window.Low, To: window.Low + bytes},
+		{From: window.High - bytes, To: window.High}, {From: ^uint64(0) - 4096, To: 4096}, {From: at, To: at},
+	} {
+		taken := slices.Clone(k.taken)
+		if err := k.Lend(r.From, r.To-r.From, func() bool { return true }); err != nil || !slices.Equal(taken, k.taken) {
+			return fmt.Errorf("lends what a server's window has: %#x, %w", r, err)
+		}
 	}
-	if err := takeAt(at+4096, 4096); err != nil {
-		return fmt.Errorf("room that was lent: %w", err)
+	isTaken := func() bool {
+		noted := slices.ContainsFunc(k.taken, func(r window.Range) bool { return r.Holds(at, bytes) })
+		return noted && !isFree(at) && !isFree(at+bytes-4096)
 	}
-	free(at+4096, 4096)
-	if err := k.Retake(at, bytes); err != nil {
+	if err := k.Lend(at, bytes, func() bool { return !isFree(at) || !isFree(at+bytes-4096) }); err != nil {
 		return err
 	}
-	if err := takeAt(at+4096, 4096); !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("room that was taken back: %w", err)
+	if !isTaken() {
+		return fmt.Errorf("does not take back what it lent: %#x", k.taken)
 	}
-	if !slices.Equal(k.taken, taken) {
-		return fmt.Errorf("has %#x, had %#x", k.taken, taken)
+	return crowd(k, at, bytes)
+}
+
+// crowd lends addresses while other threads ask for memory all the time: what they get lies elsewhere.
+func crowd(k *Kept, at, bytes uint64) error {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	for _, size := range []uint64{4096, 64 << 10, 64 << 20} {
+		asking.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if at, err := takeAny(size); err == nil {
+					free(at, size)
+				}
+			}
+		})
+	}
+	for i := range 2000 {
+		var wrong error
+		if err := errors.Join(k.Lend(at, bytes, func() bool {
+			if wrong = takeAt(at, bytes); wrong == nil {
+				free(at, bytes)
+			}
+			return false
+		}), wrong); err != nil {
+			return fmt.Errorf("addresses that are lent for the %d-th time: %w", i+1, err)
+		}
 	}
 	return nil
 }

@@ -30,10 +30,8 @@ type hostmem struct {
 // Room is where the client's memory has its place in a process that is kept to a window of addresses; package
 // addresses has it.
 type Room interface {
-	// Release gives addresses free, which are to be used at once.
-	Release(at, bytes uint64) bool
-	// Retake takes what is free of them.
-	Retake(at, bytes uint64) error
+	// Lend has use called while addresses are free. Those that it has not used, as it says, are taken again.
+	Lend(at, bytes uint64, use func() bool) error
 }
 
 // hostmemLoop is what it asks of the loop.
@@ -209,17 +207,25 @@ func (hm *hostmem) accessors(where cuda.CUmemLocation) []cuda.CUmemAccessDesc {
 }
 
 // reserveWindow takes one window of addresses for the rest of the session.
-func (hm *hostmem) reserveWindow(w uint64) cuda.CUresult {
+func (hm *hostmem) reserveWindow(w uint64) (r cuda.CUresult) {
 	if hm.windows[w] {
 		return cuda.CUDA_SUCCESS
 	}
-	if hm.room != nil && hm.room.Release(w*hostWindow, hostWindow) {
-		defer func() {
-			if !hm.windows[w] {
-				_ = hm.room.Retake(w*hostWindow, hostWindow) // it is in use, if that fails
-			}
-		}()
+	if hm.room == nil {
+		return hm.reserveNow(w)
 	}
+	err := hm.room.Lend(w*hostWindow, hostWindow, func() bool {
+		r = hm.reserveNow(w)
+		return r == cuda.CUDA_SUCCESS
+	})
+	if err != nil {
+		hm.log.Warn("the worker keeps to its window of addresses no longer", "error", err)
+	}
+	return r
+}
+
+// reserveNow takes a window whose addresses are free, if ever.
+func (hm *hostmem) reserveNow(w uint64) cuda.CUresult {
 	at := alloc[cuda.CUdeviceptr](&hm.arena)
 	if r := hm.gpu.CuMemAddressReserve(at, hostWindow, 0, cuda.CUdeviceptr(w*hostWindow), 0); r != cuda.CUDA_SUCCESS {
 		return r
