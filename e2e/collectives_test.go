@@ -218,7 +218,11 @@ func TestCollectivePeerIsLost(t *testing.T) {
 // A rank that is lost is one also where NCCL cannot notice, and what waits for it ends.
 func TestCollectiveRankVanishes(t *testing.T) {
 	args := append([]string{"--grace", "0"}, trusted...)
-	ranks(t, "vanish", preloaded(collectiveServer(t, args...)), preloaded(collectiveServer(t, args...)))
+	for _, of := range []string{"vanish", "vanish part"} {
+		t.Run(of, func(t *testing.T) {
+			ranks(t, of, preloaded(collectiveServer(t, args...)), preloaded(collectiveServer(t, args...)))
+		})
+	}
 }
 
 // Where the server does not carry NCCL out, the program's own goes on, and the log says why; a program without one of

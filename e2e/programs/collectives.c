@@ -241,6 +241,12 @@ static void vanish(void) {
   NCCL(ncclCommAbort(comm));
 }
 
+// The same, where both are ranks of a part.
+static void vanish_part(void) {
+  NCCL(ncclCommSplit(comm, 0, rank, &comm, NULL));
+  vanish();
+}
+
 // Rank 1 goes away, as a process does that is killed; rank 0 learns of it.
 static void lose_peer(void) {
   int state = ncclSuccess;
@@ -317,6 +323,7 @@ int main(int argc, char **argv) {
   else if (!strcmp(what, "lose")) lose_peer();
   else if (!strcmp(what, "repeat")) repeat();
   else if (!strcmp(what, "vanish")) vanish();
+  else if (!strcmp(what, "vanish part")) vanish_part();
   else {
     facts();
     for (int type = ncclInt8; type <= ncclBfloat16; type++) {

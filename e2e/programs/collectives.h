@@ -30,6 +30,7 @@ enum { ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg };
   F(int, ncclRecv, (void *, size_t, int, int, ncclComm_t, CUstream))
 #define LATER_FUNCTIONS(F) \
   F(int, ncclCommCuDevice, (ncclComm_t, int *)) \
+  F(int, ncclCommSplit, (ncclComm_t, int, int, ncclComm_t *, void *)) \
   F(int, ncclAlltoAll, (const void *, void *, size_t, int, ncclComm_t, CUstream))
 #define DECLARE(result, name, parameters) static result (*name) parameters;
 FUNCTIONS(DECLARE)

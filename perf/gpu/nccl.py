@@ -6,9 +6,9 @@ $OUT/nccl.json.
     nccl.py [--ranks N] [--native-only | --remote-only] [--isolation HOW] [--env NAME=VALUE]...
             [--rounds N] [--timeout S] [CASE...]
 
-Cases are the functions of ranks.py and jax_ranks.py. "lost" runs over servers alone: its last rank is killed. --env
-sets a variable for the native programs and for the servers, as the NCCL of the latter is theirs. Both sides have the
-same NCCL: the one of PyTorch's wheel, which JAX finds as well.
+Cases are the functions of ranks.py and jax_ranks.py. Those that begin with "lost" run over servers alone: their last
+rank is killed. --env sets a variable for the native programs and for the servers, as the NCCL of the latter is theirs.
+Both sides have the same NCCL: the one of PyTorch's wheel, which JAX finds as well.
 """
 
 import argparse
@@ -28,9 +28,9 @@ sys.path.insert(0, str(HERE))
 
 from check import ROOT, RUN  # noqa: E402
 
-LOST = "lost"
+LOST = ("lost", "lost_of_part")
 CASES = ["collectives", "parts", "ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth",
-         "jax_shard_map", "jax_training", LOST]
+         "jax_shard_map", "jax_training", *LOST]
 TIMED = ["ddp_resnet", "ddp_gpt2", "fsdp", "tensor_parallel", "pipeline", "bandwidth", "jax_training"]
 
 
@@ -76,13 +76,13 @@ class Side:
                      MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES="0" if side == "remote" else str(rank))
             if side == "remote":
                 e["SCUDA_SERVER"] = addresses[rank]
-            if case == LOST:
+            if case in LOST:
                 e["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # else PyTorch ends the process
             out, err = (Path(work, f"{case}.{side}.{rank}.{kind}") for kind in ("out", "err"))
             with open(out, "w") as o, open(err, "w") as x:
                 self.ranks.append((subprocess.Popen([RUN, side, sys.executable, script, case], stdin=subprocess.PIPE,
                                                     stdout=o, stderr=x, env=e, cwd=HERE), out, err))
-        self.watched = self.ranks[:-1] if case == LOST else self.ranks
+        self.watched = self.ranks[:-1] if case in LOST else self.ranks
         self.failed = False
 
     def told(self):
@@ -119,7 +119,7 @@ class Side:
             return {"error": "\n".join(said)}
         # what NCCL says with NCCL_DEBUG may stand around it
         r = json.loads(next(line for line in self.ranks[0][1].read_text().splitlines() if line.startswith('{"exact"')))
-        if self.case == LOST:
+        if self.case in LOST:
             r["exact"]["a remote error"] = "ncclRemoteError" in self.ranks[0][2].read_text(errors="replace")
         return r
 
@@ -146,7 +146,7 @@ def compare(case, sides):
         if "error" in r:
             print(f"{case}: {side} FAILED\n  " + r["error"].replace("\n", "\n  "), flush=True)
             return False
-    exact = case != LOST or remote["exact"]["a remote error"]
+    exact = case not in LOST or remote["exact"]["a remote error"]
     for name in (native or remote)["exact"]:
         values = [str(r["exact"].get(name)) for r in (native, remote) if r]
         equal = len(set(values)) == 1
@@ -187,7 +187,7 @@ def main():
     try:
         for case in a.cases or CASES:
             began = time.monotonic()
-            of_case = [s for s in sides if case != LOST or s == "remote"]
+            of_case = [s for s in sides if case not in LOST or s == "remote"]
             if not of_case:
                 continue
             results[case] = run(case, of_case, a, env, addresses, work)

@@ -269,19 +269,18 @@ def of_size(size, share, times):
             times[f"{name} of {size >> 20} MiB, GB/s"].append(size * factor / seconds / 1e9)
 
 
-@case
-def lost():
+def lose_last(group):
     """The last rank is killed between collectives: the others' next one ends. What PyTorch's watchdog says of it is
     looked for by nccl.py; the watchdog keeps its lock for a minute then, so that there is no call behind."""
     x = torch.ones(1 << 24, device="cuda")
     for _ in range(20):
-        dist.all_reduce(x, dist.ReduceOp.MAX)
+        dist.all_reduce(x, dist.ReduceOp.MAX, group)
     torch.cuda.synchronize()
     if RANK == RANKS - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     faulthandler.dump_traceback_later(20)  # where it hangs, if it does
     began = time.perf_counter()
-    dist.all_reduce(x, dist.ReduceOp.MAX)
+    dist.all_reduce(x, dist.ReduceOp.MAX, group)
     torch.cuda.synchronize()
     took = time.perf_counter() - began
     if RANK == 0:
@@ -291,10 +290,21 @@ def lost():
     os._exit(0)  # there is nobody to take leave of
 
 
+@case
+def lost():
+    lose_last(None)
+
+
+@case
+def lost_of_part():
+    """The same in a part, which the whole one's watchdog knows nothing of: it looks where there is work."""
+    lose_last(dist.new_group(list(range(RANKS))))
+
+
 def main():
     torch.cuda.set_device(0)
     began = time.perf_counter()
-    eager = "EAGER" in os.environ or sys.argv[1] == "parts"  # what is split has to be begun
+    eager = "EAGER" in os.environ or "part" in sys.argv[1]  # what is split has to be begun
     dist.init_process_group("nccl", device_id=torch.device("cuda", 0) if eager else None)
     torch.manual_seed(0)
     dist.all_reduce(torch.ones(1, device="cuda"))

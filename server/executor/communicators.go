@@ -101,18 +101,18 @@ func (cl *collectives) initRank(c *command) (cuda.CUresult, error) {
 	case len(cl.comms) >= mostComms:
 		return refuseCall(c, nccl.InvalidUsage, tooManyComms)
 	}
-	place, watched := liveness.Open(&ids[0])
+	number, cm := m.Comm, cl.newCommunicator(m.Comm, cl.entered)
+	cm.rank, cm.ranks = m.Rank, m.Ranks
+	cm.place, cm.watched = liveness.Open(&ids[0])
 	for i := range ids[1:] {
 		liveness.Open(&ids[1+i])
 	}
-	number, cm := m.Comm, cl.newCommunicator(m.Comm, cl.entered)
-	cm.rank, cm.ranks = m.Rank, m.Ranks
 	var made nccl.Comm
 	call := cl.call(c, nil)
 	call.make = func() nccl.Result {
 		r := cl.library.InitRank(&made, cm.ranks, cm.rank, ids, cfg)
-		if r == nccl.Success && made != 0 && watched {
-			cl.watchRank(cm, made, call.real, place)
+		if r == nccl.Success && made != 0 {
+			cl.watchRank(cm, made, cm.rank, call.real)
 		}
 		return r
 	}
@@ -170,6 +170,13 @@ func (cl *collectives) split(c *command) (cuda.CUresult, error) {
 	}
 	number, color, key, abort := m.Made, m.Color, m.Key, m.Verb == wire.NcclSplitShrinkAbort
 	cm := cl.newCommunicator(number, parent.ctx)
+	cm.place, cm.watched = parent.place, parent.watched
+	if splits {
+		cm.group = parent.group.Split(parent.splits, color)
+		parent.splits++
+	} else {
+		cm.group = parent.group.Shrink(excluded)
+	}
 	var made nccl.Comm
 	call := cl.call(c, nil)
 	call.contexts = []*context{parent.ctx}
@@ -182,6 +189,9 @@ func (cl *collectives) split(c *command) (cuda.CUresult, error) {
 		}
 		if r == nccl.Success && made != 0 {
 			part.Rank, part.Ranks, r = cl.library.Place(made)
+		}
+		if r == nccl.Success && made != 0 {
+			cl.watchRank(cm, made, part.Rank, call.real)
 		}
 		return r
 	}

@@ -11,9 +11,9 @@ import (
 	"scuda.dev/scuda/server/liveness"
 )
 
-// Ranks that are lost (see package liveness). The others' communicators have an asynchronous error at once, which a
-// program may answer by an abort, or by a shrink that leaves the lost rank out. After abortAfter the server aborts:
-// NCCL's kernels may wait for the lost rank, and the program for them.
+// Ranks that are lost (see package liveness). The others' communicators, and the parts that were made of them, have an
+// asynchronous error at once, which a program may answer by an abort, or by a shrink that leaves the lost rank out.
+// After abortAfter the server aborts: NCCL's kernels may wait for the lost rank, and the program for them.
 
 const abortAfter = 3 * time.Second
 
@@ -25,6 +25,11 @@ type commFailure struct {
 
 // rankWatch is what a communicator has of it. gone is set by whoever ends it: the program's call, or the server.
 type rankWatch struct {
+	place   liveness.Place
+	watched bool // there is such a place
+	group   liveness.Group
+	splits  uint64 // that were begun
+
 	member  atomic.Pointer[liveness.Member] // nil: nobody watches
 	failed  atomic.Pointer[commFailure]     // the first: a lost rank, or a call without an answer
 	gone    atomic.Bool
@@ -41,9 +46,13 @@ func (cl *collectives) newHub(id *nccl.ID) *liveness.Hub {
 	return h
 }
 
-// watchRank begins to watch a communicator that has just begun. It is called on the communicator's thread.
-func (cl *collectives) watchRank(cm *communicator, made nccl.Comm, real cuda.CUcontext, at liveness.Place) {
-	m, err := liveness.Join(at, cm.rank, func(rank int32) { cl.rankLost(cm, made, real, rank) })
+// watchRank begins to watch a communicator that has just begun, where that is possible. It is called on the thread that
+// made it.
+func (cl *collectives) watchRank(cm *communicator, made nccl.Comm, rank int32, real cuda.CUcontext) {
+	if !cm.watched {
+		return
+	}
+	m, err := liveness.Join(cm.place, cm.group, rank, func(lost int32) { cl.rankLost(cm, made, real, lost) })
 	if err != nil {
 		cl.log.Warn("the ranks of a communicator are not watched", "error", err)
 		return

@@ -37,13 +37,20 @@ func twoRanks(t *testing.T, a, b *fakeNCCL, abort time.Duration) (first, second 
 	return first, second
 }
 
-func (c *client) commState() (nccl.Result, string) {
+func (c *client) commState(comm uint64) (nccl.Result, string) {
 	c.t.Helper()
-	r, state, text := c.ncclAnswer(c.must(wire.OpNcclState, words(1)))
+	r, state, text := c.ncclAnswer(c.must(wire.OpNcclState, words(comm)))
 	if r != nccl.Success {
 		c.t.Fatalf("the state is not known: %v", r)
 	}
 	return nccl.Result(state), text
+}
+
+// lostRank says whether a communicator's state is that its rank 1 was lost.
+func (c *client) lostRank(comm uint64) bool {
+	c.t.Helper()
+	state, text := c.commState(comm)
+	return state == nccl.RemoteError && strings.HasPrefix(text, "rank 1 of the communicator was lost")
 }
 
 // A rank whose session is lost is an asynchronous error at the others, and the server ends what waits for it.
@@ -65,10 +72,10 @@ func TestRankIsLost(t *testing.T) {
 		t.Fatal("the session ended as it should")
 	}
 	a.await(waits)
-	state, text := a.commState()
-	if state != nccl.RemoteError || !strings.HasPrefix(text, "rank 1 of the communicator was lost") {
-		t.Errorf("the state is %v, %q", state, text)
+	if !a.lostRank(1) {
+		t.Error("the lost rank is not the state")
 	}
+	_, text := a.commState(1)
 	if again := a.nccl(nccl.RemoteError, wire.OpNcclGroup, groupOf(sum)); again != text {
 		t.Errorf("another call says %q", again)
 	}
@@ -82,6 +89,32 @@ func TestRankIsLost(t *testing.T) {
 	}
 }
 
+// A rank that is lost is one of all the parts that it was in, and of no other.
+func TestRankOfPartsIsLost(t *testing.T) {
+	f, g := newFakeNCCL(), newFakeNCCL()
+	close(f.start)
+	close(g.start)
+	a, b := twoRanks(t, f, g, time.Hour)
+	both := func(m wire.NcclSplit, excluded ...int32) {
+		a.part(nccl.Success, m, excluded...)
+		b.part(nccl.Success, m, excluded...)
+	}
+	both(wire.NcclSplit{Comm: 1, Made: 2, Color: 1, Key: 3})
+	a.part(nccl.Success, wire.NcclSplit{Comm: 1, Made: 3, Color: 2, Key: 3}) // each alone
+	b.part(nccl.Success, wire.NcclSplit{Comm: 1, Made: 3, Color: 3, Key: 3})
+	both(wire.NcclSplit{Comm: 2, Made: 4, Color: 2, Key: 3}) // a part of a part
+	b.conn.Close()
+	for _, comm := range []uint64{1, 2, 4} {
+		until(t, "the loss", func() bool { return a.lostRank(comm) })
+	}
+	a.part(nccl.Success, wire.NcclSplit{Comm: 1, Made: 5, Verb: wire.NcclSplitShrink}, 1)
+	for _, comm := range []uint64{3, 5} {
+		if a.lostRank(comm) {
+			t.Errorf("communicator %d has lost a rank that was not in it", comm)
+		}
+	}
+}
+
 // A program that aborts by itself is not aborted once more.
 func TestRankIsLostAndAborted(t *testing.T) {
 	f, g := newFakeNCCL(), newFakeNCCL()
@@ -89,7 +122,7 @@ func TestRankIsLostAndAborted(t *testing.T) {
 	close(g.start)
 	a, b := twoRanks(t, f, g, time.Hour)
 	b.conn.Close()
-	until(t, "the loss", func() bool { state, _ := a.commState(); return state == nccl.RemoteError })
+	until(t, "the loss", func() bool { return a.lostRank(1) })
 	a.nccl(nccl.Success, wire.OpNcclEnd, endOf(1, wire.NcclEndAbort))
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +157,7 @@ func TestRankEnds(t *testing.T) {
 				configOf(wire.NcclConfig{})))
 			place, _ := liveness.Open(&id)
 			lost := make(chan int32, 1)
-			other, err := liveness.Join(place, 0, func(rank int32) { lost <- rank })
+			other, err := liveness.Join(place, 0, 0, func(rank int32) { lost <- rank })
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,23 +6,29 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"scuda.dev/scuda/api/nccl"
 )
 
-// Hub is what the ranks of one id are connected to.
+// Hub is what the ranks of one id are connected to, and those of its communicator's parts.
 type Hub struct {
 	listener net.Listener
 	proof    [secretSize]byte
 	group    sync.WaitGroup
 
 	mu     sync.Mutex
-	conns  []net.Conn // of all ranks
-	lost   []int32    // for those that come later
+	conns  map[net.Conn]*seat
+	lost   map[Group][]int32 // for those that come later
 	closed bool
+}
+
+// seat is what a connection is known by: a rank, behind its proof.
+type seat struct {
+	group  Group
+	rank   int32
+	proved bool
 }
 
 // Listen begins a hub for an id that NCCL has just made, and writes into the id where it is.
@@ -36,7 +42,7 @@ func Listen(id *nccl.ID) (*Hub, error) {
 		return nil, err
 	}
 	secret := newSecret()
-	h := &Hub{listener: l, proof: proof(secret)}
+	h := &Hub{listener: l, proof: proof(secret), conns: map[net.Conn]*seat{}, lost: map[Group][]int32{}}
 	if err := seal(id, uint16(l.Addr().(*net.TCPAddr).Port), secret[:]); err != nil {
 		l.Close()
 		return nil, err
@@ -65,7 +71,7 @@ func (h *Hub) enter(c net.Conn) bool {
 		c.Close()
 		return false
 	}
-	h.conns = append(h.conns, c)
+	h.conns[c] = new(seat)
 	return true
 }
 
@@ -73,7 +79,7 @@ func (h *Hub) leave(c net.Conn) {
 	c.Close()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.conns = slices.DeleteFunc(h.conns, func(x net.Conn) bool { return x == c })
+	delete(h.conns, c)
 }
 
 // serve watches a rank.
@@ -84,26 +90,41 @@ func (h *Hub) serve(c net.Conn) {
 	if _, err := io.ReadFull(c, join[:]); err != nil || subtle.ConstantTimeCompare(join[:secretSize], h.proof[:]) != 1 {
 		return // a stranger
 	}
-	rank := int32(binary.LittleEndian.Uint32(join[secretSize:]))
+	group := Group(binary.LittleEndian.Uint64(join[secretSize:]))
+	rank := int32(binary.LittleEndian.Uint32(join[secretSize+8:]))
 	_ = c.SetDeadline(time.Time{})
 	_ = c.(*net.TCPConn).SetKeepAliveConfig(keepAlive)
-	h.mu.Lock()
-	for _, x := range h.lost {
-		h.say(c, said(saysLost, x))
+	h.seat(c, seat{group, rank, true})
+	if letter, _, err := read(c); err != nil || letter != saysDone {
+		h.lose(c, group, rank)
 	}
-	h.mu.Unlock()
-	letter, _, err := read(c)
-	if err == nil && letter == saysDone {
-		return
-	}
+}
+
+// seat gives a connection its seat, and tells it who was lost before.
+func (h *Hub) seat(c net.Conn, s seat) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return
 	}
-	h.lost = append(h.lost, rank)
-	for _, x := range h.conns {
-		h.say(x, said(saysLost, rank))
+	*h.conns[c] = s
+	for _, rank := range h.lost[s.group] {
+		h.say(c, said(saysLost, rank))
+	}
+}
+
+// lose tells a group that one of its ranks was lost.
+func (h *Hub) lose(c net.Conn, group Group, rank int32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
+	h.lost[group] = append(h.lost[group], rank)
+	for x, s := range h.conns {
+		if x != c && s.proved && s.group == group {
+			h.say(x, said(saysLost, rank))
+		}
 	}
 }
 
@@ -124,7 +145,7 @@ func (h *Hub) end(tells bool) {
 	h.listener.Close()
 	h.mu.Lock()
 	h.closed = true
-	for _, c := range h.conns {
+	for c := range h.conns {
 		if tells {
 			h.say(c, said(saysEnd, 0))
 		}

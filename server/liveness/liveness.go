@@ -4,10 +4,11 @@
 // The executor calls it, in the workers. The worker that makes a communicator's id listens beside NCCL's own socket
 // (Listen), and says in the id's last bytes, which NCCL leaves at zero, by which port and secret. Every rank's worker
 // takes that out again (Open), connects there (Join), and says when its communicator ends as it should. A connection
-// that ends without that is a lost rank, which the Hub tells to all others. The network is one that NCCL's own traffic
-// is trusted to.
+// that ends without that is a lost rank, which the Hub tells to all others. A part of a communicator is a group of its
+// own at the same hub, with a connection for each rank. The network is one that NCCL's own traffic is trusted to.
 //
-// Hub.mu guards the hub's ranks, Member.mu what a member has said. No other lock is taken while one is held.
+// Hub.mu guards the hub's connections and lost ranks, Member.mu what a member has said. No other lock is taken while
+// one is held.
 package liveness
 
 import (
@@ -18,6 +19,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -35,7 +37,7 @@ const (
 	inet6      = 10 // AF_INET6
 )
 
-var sealMagic = [8]byte{'s', 'c', 'u', 'd', 'a', 'w', 0, 1}
+var sealMagic = [8]byte{'s', 'c', 'u', 'd', 'a', 'w', 0, 2}
 
 // The silence after which a peer is asked whether it is there, and how often: a machine that is gone is noticed in
 // 10 s.
@@ -43,8 +45,8 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 4 * time.Second, Interva
 
 const (
 	joinTime = 5 * time.Second // for a connection to be made, and to say who it is
-	joinSize = secretSize + 4  // a proof, and a rank
-	mostJoin = 1 << 14         // ranks of a hub
+	joinSize = secretSize + 12 // a proof, a group and a rank
+	mostJoin = 1 << 16         // ranks of a hub, of all groups
 )
 
 // What a hub and its members say: a letter and a rank.
@@ -102,6 +104,31 @@ func Open(id *nccl.ID) (p Place, ok bool) {
 	p.secret = [secretSize]byte(id[secretAt:])
 	clear(id[sealAt:])
 	return p, err == nil
+}
+
+// Group says which ranks have each other watched: those of a communicator, or of a part of it. 0 is the communicator
+// that was made of an id.
+type Group uint64
+
+// Split is the group of a part that ncclCommSplit makes: the count-th of the communicator, from 0, and a colour. All
+// ranks of a communicator split it in the same order.
+func (g Group) Split(count uint64, color int32) Group {
+	return g.part("split", binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, count), uint32(color)))
+}
+
+// Shrink is the group of what ncclCommShrink leaves. That several by the same ranks are one group does no harm: their
+// ranks are the same.
+func (g Group) Shrink(excluded []int32) Group {
+	var b []byte
+	for _, rank := range slices.Sorted(slices.Values(excluded)) {
+		b = binary.LittleEndian.AppendUint32(b, uint32(rank))
+	}
+	return g.part("shrink", b)
+}
+
+func (g Group) part(how string, of []byte) Group {
+	sum := sha256.Sum256(append(binary.LittleEndian.AppendUint64([]byte(how), uint64(g)), of...))
+	return Group(binary.LittleEndian.Uint64(sum[:]))
 }
 
 func said(letter byte, rank int32) []byte {
