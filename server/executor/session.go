@@ -56,14 +56,17 @@ const (
 	arenaBytes     = 2 << 20
 	farewell       = 200 * time.Millisecond // for telling the client why its session ends
 
-	looksEach = 16 // looks, behind which others have the processor there
+	// Where there are few processors: how long it spins with work of its own outstanding, as others have the processor
+	// behind so many looks. It is long enough for a round trip there: a worker that naps is 50 us late.
+	spinFew   = 200 * time.Microsecond
+	looksEach = 16
 )
 
-// spinPending is how long the executor spins with work of its own outstanding. Where there are few processors it is
-// those of a simulated GPU, and of the program, that it looks with.
+// spinPending is how long the executor spins with work of its own outstanding. Where there are few processors they are
+// those of a simulated GPU, and of the program.
 var few, spinPending = func() (bool, time.Duration) {
 	if transport.FewCPUs() {
-		return true, spinIdle
+		return true, spinFew
 	}
 	return false, time.Millisecond
 }()
