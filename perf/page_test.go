@@ -23,7 +23,7 @@ func TestCommittedResults(t *testing.T) {
 		},
 		"quick.json": {
 			"A launch and its answer take ",
-			[]string{starts, copies, single, unified, distance, clients, effort},
+			[]string{starts, copies, single, unified, distance, clients, sharing, effort},
 		},
 	} {
 		r, err := ReadResult("results/" + file)
