@@ -21,6 +21,7 @@ type Hub struct {
 	mu     sync.Mutex
 	conns  map[net.Conn]*seat
 	lost   map[Group][]int32 // for those that come later
+	losses int               // how many these are, mostJoin at most
 	closed bool
 }
 
@@ -120,7 +121,10 @@ func (h *Hub) lose(c net.Conn, group Group, rank int32) {
 	if h.closed {
 		return
 	}
-	h.lost[group] = append(h.lost[group], rank)
+	if h.losses < mostJoin { // a rank could come and go for ever
+		h.lost[group] = append(h.lost[group], rank)
+		h.losses++
+	}
 	for x, s := range h.conns {
 		if x != c && s.proved && s.group == group {
 			h.say(x, said(saysLost, rank))

@@ -136,6 +136,23 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// What a hub keeps of lost ranks has a bound; those that are there learn of it all the same.
+func TestManyLosses(t *testing.T) {
+	h, p := listen(t)
+	a, b := join(t, h, p, 0), join(t, h, p, 1)
+	h.mu.Lock()
+	h.losses = mostJoin
+	h.mu.Unlock()
+	b.Drop()
+	a.learns(t, 1)
+	late := join(t, h, p, 2)
+	h.Close()
+	late.learnsNothing(t)
+	if len(h.lost) > 0 {
+		t.Errorf("%d groups are kept", len(h.lost))
+	}
+}
+
 // Parts are the same group where they have the same ranks in the same order, and nowhere else.
 func TestParts(t *testing.T) {
 	g := Group(7)
