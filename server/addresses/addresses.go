@@ -220,7 +220,8 @@ func (k *Kept) give(r window.Range) (ok bool) {
 	return false
 }
 
-// spare gives the highest part, of up to spareRoom, of what was taken above an address. None is empty.
+// spare is the largest part, up to spareRoom, that was taken above an address, the highest of several. It is noted as
+// not taken any more. None is empty.
 func (k *Kept) spare(above uint64) (r window.Range) {
 	for _, t := range k.taken {
 		t.From = max(t.From, above, t.To-min(t.To, spareRoom))

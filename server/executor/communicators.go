@@ -103,7 +103,7 @@ func (cl *collectives) initRank(c *command) (cuda.CUresult, error) {
 	}
 	number, cm := m.Comm, cl.newCommunicator(m.Comm, cl.entered)
 	cm.rank, cm.ranks = m.Rank, m.Ranks
-	cm.place, cm.watched = liveness.Open(&ids[0])
+	cm.place, _ = liveness.Open(&ids[0])
 	for i := range ids[1:] {
 		liveness.Open(&ids[1+i])
 	}
@@ -170,12 +170,11 @@ func (cl *collectives) split(c *command) (cuda.CUresult, error) {
 	}
 	number, color, key, abort := m.Made, m.Color, m.Key, m.Verb == wire.NcclSplitShrinkAbort
 	cm := cl.newCommunicator(number, parent.ctx)
-	cm.place, cm.watched = parent.place, parent.watched
 	if splits {
-		cm.group = parent.group.Split(parent.splits, color)
+		cm.place = parent.place.Split(parent.splits, color)
 		parent.splits++
 	} else {
-		cm.group = parent.group.Shrink(excluded)
+		cm.place = parent.place.Shrink(excluded)
 	}
 	var made nccl.Comm
 	call := cl.call(c, nil)
@@ -187,10 +186,10 @@ func (cl *collectives) split(c *command) (cuda.CUresult, error) {
 		} else {
 			r = cl.library.Shrink(parent.comm, &made, excluded, abort, cfg)
 		}
-		if r == nccl.Success && made != 0 {
-			part.Rank, part.Ranks, r = cl.library.Place(made)
+		if r != nccl.Success || made == 0 {
+			return r
 		}
-		if r == nccl.Success && made != 0 {
+		if part.Rank, part.Ranks, r = cl.library.Place(made); r == nccl.Success {
 			cl.watchRank(cm, made, part.Rank, call.real)
 		}
 		return r

@@ -56,10 +56,9 @@ const (
 	arenaBytes     = 2 << 20
 	farewell       = 200 * time.Millisecond // for telling the client why its session ends
 
-	// Where there are few processors: how long it spins with work of its own outstanding, as others have the processor
-	// behind so many looks. It is long enough for a round trip there: a worker that naps is 50 us late.
+	// Where there are few processors. A worker that naps is 50 us late, so it spins for as long as a round trip takes.
 	spinFew   = 200 * time.Microsecond
-	looksEach = 16
+	looksEach = 16 // looks, behind which others have the processor
 )
 
 // spinPending is how long the executor spins with work of its own outstanding. Where there are few processors they are

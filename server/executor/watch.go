@@ -25,10 +25,8 @@ type commFailure struct {
 
 // rankWatch is what a communicator has of it. gone is set by whoever ends it: the program's call, or the server.
 type rankWatch struct {
-	place   liveness.Place
-	watched bool // there is such a place
-	group   liveness.Group
-	splits  uint64 // that were begun
+	place  liveness.Place
+	splits uint64 // that were begun
 
 	member  atomic.Pointer[liveness.Member] // nil: nobody watches
 	failed  atomic.Pointer[commFailure]     // the first: a lost rank, or a call without an answer
@@ -49,10 +47,10 @@ func (cl *collectives) newHub(id *nccl.ID) *liveness.Hub {
 // watchRank begins to watch a communicator that has just begun, where that is possible. It is called on the thread that
 // made it.
 func (cl *collectives) watchRank(cm *communicator, made nccl.Comm, rank int32, real cuda.CUcontext) {
-	if !cm.watched {
+	if !cm.place.Known() {
 		return
 	}
-	m, err := liveness.Join(cm.place, cm.group, rank, func(lost int32) { cl.rankLost(cm, made, real, lost) })
+	m, err := liveness.Join(cm.place, rank, func(lost int32) { cl.rankLost(cm, made, real, lost) })
 	if err != nil {
 		cl.log.Warn("the ranks of a communicator are not watched", "error", err)
 		return

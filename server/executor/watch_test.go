@@ -157,7 +157,7 @@ func TestRankEnds(t *testing.T) {
 				configOf(wire.NcclConfig{})))
 			place, _ := liveness.Open(&id)
 			lost := make(chan int32, 1)
-			other, err := liveness.Join(place, 0, 0, func(rank int32) { lost <- rank })
+			other, err := liveness.Join(place, 0, func(rank int32) { lost <- rank })
 			if err != nil {
 				t.Fatal(err)
 			}

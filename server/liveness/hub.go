@@ -19,17 +19,16 @@ type Hub struct {
 	group    sync.WaitGroup
 
 	mu     sync.Mutex
-	conns  map[net.Conn]*seat
-	lost   map[Group][]int32 // for those that come later
-	losses int               // how many these are, mostJoin at most
+	conns  map[net.Conn]*seat // nil: it has not proved yet that it knows the secret
+	lost   map[uint64][]int32 // by group, for those that come later
+	losses int                // how many these are, mostJoin at most
 	closed bool
 }
 
-// seat is what a connection is known by: a rank, behind its proof.
+// seat is what a connection is known by.
 type seat struct {
-	group  Group
-	rank   int32
-	proved bool
+	group uint64
+	rank  int32
 }
 
 // Listen begins a hub for an id that NCCL has just made, and writes into the id where it is.
@@ -43,7 +42,7 @@ func Listen(id *nccl.ID) (*Hub, error) {
 		return nil, err
 	}
 	secret := newSecret()
-	h := &Hub{listener: l, proof: proof(secret), conns: map[net.Conn]*seat{}, lost: map[Group][]int32{}}
+	h := &Hub{listener: l, proof: proof(secret), conns: map[net.Conn]*seat{}, lost: map[uint64][]int32{}}
 	if err := seal(id, uint16(l.Addr().(*net.TCPAddr).Port), secret[:]); err != nil {
 		l.Close()
 		return nil, err
@@ -72,7 +71,7 @@ func (h *Hub) enter(c net.Conn) bool {
 		c.Close()
 		return false
 	}
-	h.conns[c] = new(seat)
+	h.conns[c] = nil
 	return true
 }
 
@@ -91,13 +90,12 @@ func (h *Hub) serve(c net.Conn) {
 	if _, err := io.ReadFull(c, join[:]); err != nil || subtle.ConstantTimeCompare(join[:secretSize], h.proof[:]) != 1 {
 		return // a stranger
 	}
-	group := Group(binary.LittleEndian.Uint64(join[secretSize:]))
-	rank := int32(binary.LittleEndian.Uint32(join[secretSize+8:]))
+	s := seat{binary.LittleEndian.Uint64(join[secretSize:]), int32(binary.LittleEndian.Uint32(join[secretSize+8:]))}
 	_ = c.SetDeadline(time.Time{})
 	_ = c.(*net.TCPConn).SetKeepAliveConfig(keepAlive)
-	h.seat(c, seat{group, rank, true})
+	h.seat(c, s)
 	if letter, _, err := read(c); err != nil || letter != saysDone {
-		h.lose(c, group, rank)
+		h.lose(c, s)
 	}
 }
 
@@ -108,26 +106,26 @@ func (h *Hub) seat(c net.Conn, s seat) {
 	if h.closed {
 		return
 	}
-	*h.conns[c] = s
+	h.conns[c] = &s
 	for _, rank := range h.lost[s.group] {
 		h.say(c, said(saysLost, rank))
 	}
 }
 
 // lose tells a group that one of its ranks was lost.
-func (h *Hub) lose(c net.Conn, group Group, rank int32) {
+func (h *Hub) lose(c net.Conn, s seat) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
 		return
 	}
 	if h.losses < mostJoin { // a rank could come and go for ever
-		h.lost[group] = append(h.lost[group], rank)
+		h.lost[s.group] = append(h.lost[s.group], s.rank)
 		h.losses++
 	}
-	for x, s := range h.conns {
-		if x != c && s.proved && s.group == group {
-			h.say(x, said(saysLost, rank))
+	for x, other := range h.conns {
+		if x != c && other != nil && other.group == s.group {
+			h.say(x, said(saysLost, s.rank))
 		}
 	}
 }

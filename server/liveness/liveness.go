@@ -88,10 +88,12 @@ func seal(id *nccl.ID, port uint16, secret []byte) error {
 	return nil
 }
 
-// Place is where a communicator's hub is.
+// Place is where the ranks of a communicator, or of a part of one, are watched: a hub, and a group there. The zero one
+// is nowhere.
 type Place struct {
 	at     netip.AddrPort
 	secret [secretSize]byte
+	group  uint64 // 0: the communicator that was made of an id
 }
 
 // Open takes our part out of an id, so that NCCL gets what it made. It says whether there was one.
@@ -106,29 +108,29 @@ func Open(id *nccl.ID) (p Place, ok bool) {
 	return p, err == nil
 }
 
-// Group says which ranks have each other watched: those of a communicator, or of a part of it. 0 is the communicator
-// that was made of an id.
-type Group uint64
+// Known says whether there is such a place.
+func (p Place) Known() bool { return p.at.IsValid() }
 
-// Split is the group of a part that ncclCommSplit makes: the count-th of the communicator, from 0, and a colour. All
+// Split is the place of a part that ncclCommSplit makes: the count-th of the communicator, from 0, and a colour. All
 // ranks of a communicator split it in the same order.
-func (g Group) Split(count uint64, color int32) Group {
-	return g.part("split", binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, count), uint32(color)))
+func (p Place) Split(count uint64, color int32) Place {
+	return p.part("split", binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, count), uint32(color)))
 }
 
-// Shrink is the group of what ncclCommShrink leaves. That several by the same ranks are one group does no harm: their
-// ranks are the same.
-func (g Group) Shrink(excluded []int32) Group {
+// Shrink is the place of what ncclCommShrink leaves. That several by the same ranks have one does no harm: their ranks
+// are the same.
+func (p Place) Shrink(excluded []int32) Place {
 	var b []byte
 	for _, rank := range slices.Sorted(slices.Values(excluded)) {
 		b = binary.LittleEndian.AppendUint32(b, uint32(rank))
 	}
-	return g.part("shrink", b)
+	return p.part("shrink", b)
 }
 
-func (g Group) part(how string, of []byte) Group {
-	sum := sha256.Sum256(append(binary.LittleEndian.AppendUint64([]byte(how), uint64(g)), of...))
-	return Group(binary.LittleEndian.Uint64(sum[:]))
+func (p Place) part(how string, of []byte) Place {
+	sum := sha256.Sum256(append(binary.LittleEndian.AppendUint64([]byte(how), p.group), of...))
+	p.group = binary.LittleEndian.Uint64(sum[:])
+	return p
 }
 
 func said(letter byte, rank int32) []byte {

@@ -40,13 +40,8 @@ type rank struct {
 // join gives a rank that the hub knows.
 func join(t *testing.T, h *Hub, p Place, number int32) rank {
 	t.Helper()
-	return joinGroup(t, h, p, 0, number)
-}
-
-func joinGroup(t *testing.T, h *Hub, p Place, group Group, number int32) rank {
-	t.Helper()
 	lost := make(chan int32, 1)
-	m, err := Join(p, group, number, func(r int32) { lost <- r })
+	m, err := Join(p, number, func(r int32) { lost <- r })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +53,7 @@ func joinGroup(t *testing.T, h *Hub, p Place, group Group, number int32) rank {
 		h.mu.Lock()
 		known := false
 		for c, s := range h.conns {
-			known = known || s.proved && c.RemoteAddr().String() == m.conn.LocalAddr().String()
+			known = known || s != nil && c.RemoteAddr().String() == m.conn.LocalAddr().String()
 		}
 		h.mu.Unlock()
 		if known {
@@ -123,13 +118,13 @@ func TestLost(t *testing.T) {
 // Only the group that a rank was in learns that it is lost, whatever the ranks' numbers in the others.
 func TestGroups(t *testing.T) {
 	h, p := listen(t)
-	first, second := Group(0).Split(0, 1), Group(0).Split(0, 2)
+	first, second := p.Split(0, 1), p.Split(0, 2)
 	a, b := join(t, h, p, 0), join(t, h, p, 1)
-	c, d, e := joinGroup(t, h, p, first, 0), joinGroup(t, h, p, first, 1), joinGroup(t, h, p, second, 0)
+	c, d, e := join(t, h, first, 0), join(t, h, first, 1), join(t, h, second, 0)
 	d.Drop()
 	c.learns(t, 1)
-	joinGroup(t, h, p, first, 2).learns(t, 1)
-	late := joinGroup(t, h, p, second, 1)
+	join(t, h, first, 2).learns(t, 1)
+	late := join(t, h, second, 1)
 	h.Close()
 	for _, r := range []rank{a, b, e, late} {
 		r.learnsNothing(t)
@@ -155,18 +150,18 @@ func TestManyLosses(t *testing.T) {
 
 // Parts are the same group where they have the same ranks in the same order, and nowhere else.
 func TestParts(t *testing.T) {
-	g := Group(7)
+	g, other := Place{group: 7}, Place{group: 8}
 	if a, b := g.Shrink([]int32{1, 2}), g.Shrink([]int32{2, 1}); a != b {
-		t.Errorf("what is left out, in another order: %x, %x", a, b)
+		t.Errorf("what is left out, in another order: %+v, %+v", a, b)
 	}
-	seen := map[Group]string{0: "no part", g: "the whole"}
-	for what, x := range map[string]Group{
+	seen := map[Place]string{{}: "no part", g: "the whole"}
+	for what, x := range map[string]Place{
 		"a split": g.Split(0, 0), "a colour": g.Split(0, 1), "the next split": g.Split(1, 0),
-		"another's": Group(8).Split(0, 0), "a part's": g.Split(0, 0).Split(0, 0), "a shrink": g.Shrink([]int32{0}),
+		"another's": other.Split(0, 0), "a part's": g.Split(0, 0).Split(0, 0), "a shrink": g.Shrink([]int32{0}),
 		"another shrink": g.Shrink([]int32{1}), "a shrink of two": g.Shrink([]int32{0, 1}),
 	} {
-		if other, ok := seen[x]; ok {
-			t.Errorf("%s is %s", what, other)
+		if same, ok := seen[x]; ok {
+			t.Errorf("%s is %s", what, same)
 		}
 		seen[x] = what
 	}
@@ -191,7 +186,7 @@ func TestHubIsLost(t *testing.T) {
 	a := join(t, h, p, 7)
 	h.Drop()
 	a.learns(t, Unknown)
-	if _, err := Join(p, 0, 8, nil); err == nil {
+	if _, err := Join(p, 8, nil); err == nil {
 		t.Error("a rank joined a hub that has ended")
 	}
 }

@@ -19,17 +19,17 @@ type Member struct {
 	left bool
 }
 
-// Join has a rank of a group be watched. When another one of it is lost, lost is called with its rank, on a goroutine
-// of the member's, once. It takes 5 s at most.
-func Join(p Place, group Group, rank int32, lost func(rank int32)) (*Member, error) {
+// Join has a rank be watched. When another one of that place is lost, lost is called with its rank, on a goroutine of
+// the member's, once. It takes 5 s at most.
+func Join(p Place, rank int32, lost func(rank int32)) (*Member, error) {
 	d := net.Dialer{Timeout: joinTime, KeepAliveConfig: keepAlive}
 	c, err := d.Dial("tcp", p.at.String())
 	if err != nil {
 		return nil, err
 	}
 	join := proof(p.secret)
-	who := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(nil, uint64(group)), uint32(rank))
-	if _, err := c.Write(append(join[:], who...)); err != nil {
+	hello := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(join[:], p.group), uint32(rank))
+	if _, err := c.Write(hello); err != nil {
 		c.Close()
 		return nil, err
 	}
